@@ -51,7 +51,7 @@ pub trait Partner {
     }
 
     /// What to sleep on for input. To be watched **edge-triggered** (EPOLLET) with a look at `has_input` before
-    /// each sleep: a packet ring stays readable while the newest frame is lent out.
+    /// each sleep: a packet socket stays readable while a long packet waits beside its ring.
     fn poll_fd(&self) -> Option<RawFd>;
 
     /// For devices without a descriptor (simulated wires, replayed files): when the next input is there.
@@ -173,10 +173,11 @@ pub struct DeviceCounters {
     pub rx_important: u64,
     /// Packets that came truncated or could not be understood by the driver, and were dropped.
     pub rx_malformed: u64,
-    /// Packets copied out of the receive ring to give its frame back.
+    /// Packets copied out of the receive ring to give its memory back, where it is lent (`xdp`).
     pub rx_relief_copies: u64,
-    /// Bytes copied once between the device and a path on their way in: small packets, those of the count above, and packets
-    /// that had to be cut. All others of `rx_bytes` stay where the device put them until they reach the program.
+    /// Bytes copied once between the device and a path on their way in: small packets, those of the count above, packets
+    /// that had to be cut, and what was set aside for others (`packet`). All others of `rx_bytes` stay where the device put
+    /// them until they reach the program.
     pub rx_copied_bytes: u64,
     /// Bytes copied to be sent, where the device cannot gather them from the memory of programs and files.
     pub tx_copied_bytes: u64,

@@ -228,10 +228,10 @@ fn down_is_reported_and_passes() {
     assert_eq!(pull(&mut two, 1)[0].bytes(), frame(60, 9).bytes());
 }
 
-/// Sleeping as `Partner::poll_fd` advises: edge-triggered. A held newest frame, which leaves the socket readable
-/// for as long as it is out, does not keep us awake, and the next packet wakes us.
+/// Sleeping as `Partner::poll_fd` advises: edge-triggered. A long packet, which leaves the socket readable for as long as it
+/// waits, does not keep us awake, and the next packet wakes us.
 #[test]
-fn a_held_frame_lets_us_sleep() {
+fn a_packet_that_waits_lets_us_sleep() {
     let (first, second) = veth();
     second.ip(&["link", "set", "right", "mtu", "9000"]);
     first.ip(&["link", "set", "left", "mtu", "9000"]);

@@ -255,7 +255,8 @@ impl Core {
         }
     }
 
-    /// Sorts one packet onto its path, or drops it here: before any copy or protocol work (DESIGN.md §2).
+    /// Sorts one packet onto its path, or drops it here: before any protocol work (DESIGN.md §2), and, if it is of a known
+    /// flow, before what waits beside the ring is copied. Modules read whole packets.
     fn classify(&mut self, net: usize, mut message: Message, now: Time) {
         let device = DeviceId(net as u16);
         if let Some(key) = flow_of_message(&message, device)

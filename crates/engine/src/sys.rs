@@ -119,7 +119,7 @@ impl Sleeper {
         Ok(Sleeper { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Wakes when `fd` gets input. Edge-triggered for devices, whose rings stay readable while a frame is lent.
+    /// Wakes when `fd` gets input. Edge-triggered for devices, whose sockets stay readable while a packet waits.
     pub(crate) fn watch(&self, fd: RawFd, edge: bool) -> Result<()> {
         let events = libc::EPOLLIN as u32 | if edge { libc::EPOLLET as u32 } else { 0 };
         let mut event = libc::epoll_event { events, u64: fd as u64 };

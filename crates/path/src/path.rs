@@ -221,8 +221,8 @@ impl Path {
 
 /// Buffer bytes that a message keeps from other use.
 ///
-/// The data, not the whole block: a packet ring lends frames of 64 KiB whatever is in them, and their number is
-/// bounded by the ring itself.
+/// The data, not the whole block: a device's buffers have one size whatever is in them, and their number is bounded by
+/// the device itself.
 #[inline]
 fn held_by(message: &Message) -> u64 {
     match &message.body {

@@ -1,4 +1,5 @@
-//! Where the bytes of an outgoing stream lie: spans of a send ring, read by the device without a copy between.
+//! Where the bytes of a stream lie: spans of a send ring, read by the device without a copy between, or what a device
+//! still holds of a packet that came, to be copied once to where it is stored.
 
 use std::ops::Range;
 use std::ptr::NonNull;
