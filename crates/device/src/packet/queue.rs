@@ -144,10 +144,16 @@ impl Queue {
             state.aside.remove(&number);
             return;
         };
-        state.packets[at as usize].is_wanted = false;
-        // Its memory is the kernel's, for as long as anything in front of it is there.
+        let packet = &mut state.packets[at as usize];
+        packet.is_wanted = false;
+        // Its memory is the kernel's, for as long as anything in front of it is there. Under pressure that goes, too, but no
+        // more than twice as much as it is long: a path whose queue is full drops the last of many.
         if self.is_pressed() {
-            self.set_aside(&mut state, number + 1);
+            let enough = self.waiting.get().saturating_sub(2 * u64::from(packet.len));
+            while state.first < number && self.waiting.get() > enough {
+                let next = state.first + 1;
+                self.set_aside(&mut state, next);
+            }
             self.is_full.set(false);
         }
         while state.packets.front().is_some_and(|packet| !packet.is_wanted) {
