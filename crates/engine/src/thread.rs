@@ -410,9 +410,9 @@ impl Loop {
         if !self.alarm.sleep_on(bells, now, look.min(left).min(paced).min(due(leave))) {
             return;
         }
-        if bells == self.sleeper.fd() {
-            // Devices ring once for what is not taken from here.
-            self.sleeper.ready().for_each(drop);
+        // Devices ring once for what is not taken from here.
+        if bells == self.sleeper.fd() && !self.sleeper.ready().any(|fd| fd == self.bells.fd()) {
+            return;
         }
         self.bells.silence();
         if bells != self.bells.without_devices() {
