@@ -273,6 +273,7 @@ impl Loop {
         let ordinary = self.core.settings.linux_level;
         let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
+        let had = start.since(self.busy_since);
         let leave = self.leave_for_paths(decision.level, start);
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
@@ -297,7 +298,8 @@ impl Loop {
                 // it says so twice, and needed no time for the second: then nobody ran in between.
                 finished = said_idle && now.since(start) < CONFIRMED_WITHIN;
                 self.said_idle = true;
-                self.turn.on_idle();
+                let paths_wait = self.core.has_input() || !self.core.schedule.is_idle();
+                self.turn.on_idle(now.since(start), had, paths_wait);
                 if finished {
                     self.times.slices_idle += 1;
                     self.core.extension.core_was_idle();
@@ -330,6 +332,9 @@ impl Loop {
                 self.times.slices_interrupted += 1;
                 break;
             }
+        }
+        if now.since(start) >= quantum_at(decision.level) {
+            self.turn.on_interrupted();
         }
         self.core.publish(engine_state::POLLING);
         self.last_linux = now;

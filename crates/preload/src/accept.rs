@@ -40,7 +40,7 @@ pub(crate) fn after_fork() {
     }
 }
 
-/// See [`Section::jumped_out`]. What was just being taken is lost, as on Linux, until the process ends.
+/// See [`Section::jumped_out`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
     CLAIMS.jumped_out(leaves);
@@ -170,6 +170,7 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
     {
         return Err(errno);
     }
+    // Of what a handler has interrupted.
     let before = (record.claiming_from.load(Ordering::Relaxed), record.claiming.load(Ordering::Relaxed));
     loop {
         let head = slot.receive_head.load(Ordering::Acquire);
@@ -185,25 +186,25 @@ fn claim(listener: Socket) -> Result<Option<Socket>, c_int> {
         let Some(index) = entry(listener, head).map(|at| unsafe { at.read_volatile() }) else {
             return Ok(None);
         };
-        let valid = (index as usize) < SLOT_COUNT;
-        if valid {
-            record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
-            record.claiming.store(index + 1, Ordering::SeqCst);
-        }
-        let won = slot
-            .receive_head
-            .compare_exchange(head, head.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        let accepted = if won && valid { Socket::at(index) } else { None };
-        if let Some(accepted) = accepted {
-            accepted.hold(false);
-        }
-        if within {
+        // A handler that jumped out of this would leave a connection that nobody has.
+        let accepted = undisturbed(|| {
+            let valid = (index as usize) < SLOT_COUNT;
+            if valid {
+                record.claiming_from.store(listener.index + 1, Ordering::Relaxed);
+                record.claiming.store(index + 1, Ordering::SeqCst);
+            }
+            let won = slot
+                .receive_head
+                .compare_exchange(head, head.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+            let accepted = if won && valid { Socket::at(index) } else { None };
+            if let Some(accepted) = accepted {
+                accepted.hold(false);
+            }
             record.claiming_from.store(before.0, Ordering::Relaxed);
             record.claiming.store(before.1, Ordering::SeqCst);
-        } else {
-            record.claiming.store(0, Ordering::SeqCst);
-        }
+            accepted
+        });
         if accepted.is_some() {
             return Ok(accepted);
         }

@@ -159,6 +159,11 @@ fn exchange_now(
     let mut control = [0u64; 8];
     let mut was_reset = false;
     loop {
+        let mut ready = [libc::pollfd { fd: connection, events: libc::POLLIN, revents: 0 }];
+        if wait::await_own(&mut ready, Some(real::now_ns() + dispatch::SLOW_NS), ptr::null()) == 0 {
+            dispatch::let_end();
+            continue;
+        }
         let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: zeros are a valid empty message header.
         let mut message: libc::msghdr = unsafe { zeroed() };

@@ -7,7 +7,7 @@ use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_stat
 
 use crate::lock::undisturbed;
 use crate::wait::{Set, Woken};
-use crate::{attach, engines, lock, real, slot, wait};
+use crate::{attach, dispatch, engines, lock, real, slot, wait};
 
 /// How often an answer is looked for before sleeping.
 const SPINS: u32 = 200;
@@ -44,7 +44,8 @@ pub(crate) fn call_with(op: u32, slot: u32, arguments: [u64; 4], more: u64) -> (
 
 /// `None`: the engine is gone.
 ///
-/// As within a system call of Linux, no handler runs meanwhile: it could jump out, or fork, while the call is taken.
+/// As within a system call of Linux, no handler runs meanwhile: it could jump out, or fork, while the call is taken. What
+/// ends the process without one does so also where the daemon does not answer.
 fn ask(
     region: &Region,
     engine: usize,
@@ -106,8 +107,10 @@ fn is_answered(call: &Call, set: Option<Set>) -> bool {
         if done() {
             break true;
         }
-        if set.drain() == Woken::Dead {
-            break done();
+        match set.sleep(Some(real::now_ns() + dispatch::SLOW_NS), false) {
+            Woken::Dead => break done(),
+            Woken::TimedOut => dispatch::let_end(),
+            _ => {}
         }
     };
     set.bell().leave(1 + EXCLUSIVE);
@@ -126,6 +129,7 @@ fn tell(region: &Region, engine: usize, index: usize) {
 
 /// Looks for the answer now and then; false: the engine is gone.
 fn looked_for(call: &Call) -> bool {
+    let mut slow = real::now_ns() + dispatch::SLOW_NS;
     loop {
         if call.state.load(Ordering::Acquire) == call_state::DONE {
             return true;
@@ -134,6 +138,10 @@ fn looked_for(call: &Call) -> bool {
             return false;
         }
         real::nap(PAUSE_US);
+        if real::now_ns() > slow {
+            dispatch::let_end();
+            slow = real::now_ns() + dispatch::SLOW_NS;
+        }
     }
 }
 

@@ -156,12 +156,37 @@ fn undispatched<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// No signal comes until [`set_mask`] with the answer, but SIGSYS, which is never blocked.
+/// Who waits for the daemon with signals held looks after them so often: it may be stopped.
+pub(crate) const SLOW_NS: u64 = 500_000_000;
+
+thread_local! {
+    /// The mask before signals were held last.
+    static HELD_SINCE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// No signal comes until [`set_mask`] with the answer, but what an instruction raises (Linux ends who blocks that), SIGSYS for
+/// one, and glibc's own for `setuid`, which another thread waits for.
 pub(crate) fn hold_signals() -> u64 {
-    let all = !signals::OURS;
+    let all = !(signals::OURS | signals::RAISED | signals::SETXID | signals::NEVER_HELD);
     let mut before = 0;
     change_mask(&raw const all, &raw mut before);
+    if before & all != all {
+        HELD_SINCE.set(before);
+    }
     before
+}
+
+/// Has come what waits since [`hold_signals`], and ends or stops the process without a handler.
+pub(crate) fn let_end() {
+    let mut waiting = 0u64;
+    let place = (&raw mut waiting).expose_provenance();
+    real::syscall(libc::SYS_rt_sigpending, place, size_of::<u64>(), 0, 0, 0, 0);
+    waiting &= !HELD_SINCE.get();
+    for signal in (1..=64).filter(|&signal| waiting & signals::bit(signal) != 0 && signals::ends(signal)) {
+        let alone = signals::bit(signal);
+        signals::native_mask(libc::SIG_UNBLOCK, &raw const alone, ptr::null_mut());
+        signals::native_mask(libc::SIG_BLOCK, &raw const alone, ptr::null_mut());
+    }
 }
 
 /// These signals and no others are blocked.

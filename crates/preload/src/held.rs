@@ -80,7 +80,7 @@ impl Held {
         let frame = 0u8; // its address tells where we are
         let here = (&raw const frame).addr();
         // Before it is ours: a handler that comes in between finds both, or neither.
-        let before = COUNT.get();
+        let before = still_there(here);
         TAKEN.with(|taken| {
             if let Some(place) = taken.get(before) {
                 place.set((here, Some(word)));
@@ -133,10 +133,25 @@ impl Held {
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        // Only our own: it may have been taken over while we were taken for dead.
-        let _ = self.word.compare_exchange(self.mark, 0, Ordering::Release, Ordering::Relaxed);
+        // Only our own: it may have been taken over while we were taken for dead, or be the parent's of whom a handler has
+        // forked in the midst.
+        if self.mark == own_mark() {
+            let _ = self.word.compare_exchange(self.mark, 0, Ordering::Release, Ordering::Relaxed);
+        }
         COUNT.set(self.before);
     }
+}
+
+/// How many locks the thread has that have not been left by other ways than [`before_jump`] sees: stacks grow downwards, so
+/// frames that were left lie below.
+#[inline]
+fn still_there(here: usize) -> usize {
+    let count = COUNT.get();
+    if count == 0 || wait::is_on_signal_stack() {
+        return count;
+    }
+    let is_gone = |at: &usize| TAKEN.with(|taken| taken.get(*at).is_none_or(|place| place.get().0 < here));
+    count - (0..count).rev().take_while(is_gone).count()
 }
 
 /// Whether the last of so many locks was left by other ways than [`before_jump`] sees: a handler's frame would lie further

@@ -371,9 +371,7 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
     if state & is::LISTENING != 0 && what & ask::SHUTDOWN_READ != 0 {
         // Who listens again right away must not be shut by this; and nobody is let in any more.
         let ended = || socket.state() & is::LISTENING == 0;
-        while !ended() && !attach::dead() {
-            let _ = wait::wait_for(socket, None, ended);
-        }
+        await_or_gone(socket, ended);
         options::keep(socket, kept::BEGINS_AGAIN, true);
     }
     0
@@ -389,12 +387,21 @@ fn give_up_connecting(socket: Socket) -> bool {
     socket.tell();
     // Who connects again right away must not be ended by this.
     let answered = || !is::opens(socket.state());
-    while !answered() && !attach::dead() {
-        let _ = wait::wait_for(socket, None, answered);
-    }
+    await_or_gone(socket, answered);
     // One that came too late is for nobody.
     socket.slot.requests.fetch_and(!ask::DISCONNECT, Ordering::AcqRel);
     socket.state() & is::DISCONNECTED != 0
+}
+
+/// Waits for an answer of the engine, whatever handlers run meanwhile, for as long as anybody has the socket.
+fn await_or_gone(socket: Socket, answered: impl Fn() -> bool) {
+    while !answered() && !attach::dead() {
+        match wait::wait_for(socket, None, &answered) {
+            Err(libc::EBADF) => return,
+            Err(MOVED) => real::uncancelled(|| real::nap(50)),
+            _ => {}
+        }
+    }
 }
 
 /// `close`.

@@ -74,6 +74,7 @@ impl<T> Lock<T> {
 
     /// Frees it, whoever held it: after `take_over_fork`, or in a child whose other threads are gone.
     pub(crate) fn give_back(&self) {
+        self.frame.store(0, Ordering::Relaxed);
         self.held.store(FREE, Ordering::Release);
     }
 
@@ -81,8 +82,8 @@ impl<T> Lock<T> {
     /// may be half done.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) -> Option<Guard<'_, T>> {
-        let is_left =
-            self.held.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed));
+        let frame = self.frame.load(Ordering::Relaxed); // 0: it has only just been taken
+        let is_left = self.held.load(Ordering::Relaxed) == this_thread() && (frame == 0 || leaves(frame));
         is_left.then(|| Guard(self))
     }
 }
@@ -164,8 +165,8 @@ impl Section {
     /// A handler of this thread jumps: whoever was in it and is left by that is in it no more.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn jumped_out(&self, leaves: impl Fn(usize) -> bool) {
-        if self.thread.load(Ordering::Relaxed) == this_thread() && leaves(self.frame.load(Ordering::Relaxed))
-        {
+        let frame = self.frame.load(Ordering::Relaxed); // 0: it has only just come in
+        if self.thread.load(Ordering::Relaxed) == this_thread() && (frame == 0 || leaves(frame)) {
             self.give_back();
         }
     }
@@ -184,6 +185,9 @@ impl Section {
 
     /// Lets others in again. Nothing where a handler's fork has done so within what it interrupted.
     pub(crate) fn give_back(&self) {
+        if self.thread.load(Ordering::Relaxed) == this_thread() {
+            self.frame.store(0, Ordering::Relaxed);
+        }
         let _ = self.thread.compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
     }
 }

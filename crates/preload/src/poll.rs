@@ -319,7 +319,7 @@ fn await_ready(
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
         set.bell().enter(1);
         set.bell().before_look();
-        let process = attach::process();
+        let generation = attach::generation();
         let mut woken = Woken::Event;
         let mut result = 0;
         let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using };
@@ -333,7 +333,7 @@ fn await_ready(
                 let mut pipe = pollfd { fd: pipe, events: POLLIN, revents: 0 };
                 ring_before_sleep();
                 result = look_at_kernel(call, fds, Some(&mut pipe), deadline, mask);
-                if attach::process() != process {
+                if attach::generation() != generation {
                     return;
                 }
                 if result == 0 {
@@ -345,7 +345,7 @@ fn await_ready(
             set.bell().leave(1);
             give_back(fds, kept, set);
         });
-        if attach::process() == process {
+        if attach::generation() == generation {
             wait::used(using);
         } else {
             // A handler has forked here, and this is the child: the set is its parent's, who sleeps on.
@@ -377,7 +377,7 @@ fn await_ready(
 struct Kept {
     sockets: [Option<Socket>; MOST_KEPT],
     /// Whose they are: a child, which a handler has forked here, holds what stands in its table.
-    process: u32,
+    generation: u32,
 }
 
 /// More are not held: their threads sleep on when another one closes them.
@@ -386,7 +386,7 @@ const MOST_KEPT: usize = 16;
 impl Kept {
     /// False, and none is held: one of them has been closed just now.
     fn take(&mut self, fds: &[pollfd]) -> bool {
-        self.process = attach::process();
+        self.generation = attach::generation();
         let mut places = self.sockets.iter_mut();
         for entry in fds {
             let Part::Socket(socket) = part(entry.fd) else { continue };
@@ -405,7 +405,7 @@ impl Kept {
     }
 
     fn give_back(&mut self) {
-        let held = self.process == attach::process();
+        let held = self.generation == attach::generation();
         for socket in std::mem::take(&mut self.sockets).into_iter().flatten().filter(|_| held) {
             socket.release();
         }

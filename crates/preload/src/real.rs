@@ -372,10 +372,10 @@ pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
         UNCANCELLED.set((&raw const before).addr());
     }
     let result = work();
+    pthread_setcancelstate(before, ptr::null_mut());
     if before == ENABLE {
         UNCANCELLED.set(0);
     }
-    pthread_setcancelstate(before, ptr::null_mut());
     result
 }
 

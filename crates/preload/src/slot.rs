@@ -397,8 +397,8 @@ impl Socket {
     }
 
     /// One descriptor (or sleeping thread) more in this process. `counted`: the engine has already counted this
-    /// process among `references` (OPEN does).
-    pub(crate) fn hold(self, counted: bool) {
+    /// process among `references` (OPEN does). True: this process has come to hold it by this.
+    pub(crate) fn hold(self, counted: bool) -> bool {
         if COUNTS[self.index as usize].fetch_add(1, Ordering::AcqRel) as u32 == 0 {
             // While the process is copied as well: a child whose table has what its record does not hold would close
             // it for all.
@@ -410,7 +410,9 @@ impl Socket {
             if is_first && !counted {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
+            return is_first;
         }
+        false
     }
 
     /// One more of those that this process has; false: it has none.
@@ -475,10 +477,7 @@ impl Socket {
             return;
         }
         // Counted for the flight; this process counts once.
-        if self.count() == 0 {
-            self.hold(true);
-        } else {
-            self.hold(false);
+        if !self.hold(true) {
             self.slot.references.fetch_sub(1, Ordering::AcqRel);
         }
         self.slot.in_flight.fetch_sub(1, Ordering::AcqRel);

@@ -5,6 +5,9 @@
 //! ```text
 //!   thread: TOP ─► a call in a handler ─► the call that it has interrupted ─► none      each in its frame on the stack
 //! ```
+//! A handler may interrupt the very change of a socket's count. So calls mark their changes (`slot::COUNTS`): the last one
+//! tells whether the hold was taken. Where another call on that socket has changed it since, nobody knows, and it stays
+//! held, until the program ends: a socket too many, never one too few.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -20,7 +23,7 @@ const TRIES: u32 = 1000;
 struct Call {
     socket: Socket,
     /// Whose hold it is: a child, which a handler has forked here, holds what stands in its table.
-    process: u32,
+    generation: u32,
     /// It is between the change of the count that takes its hold and the one that gives it back.
     is_held: Cell<bool>,
     before: *const Call,
@@ -43,14 +46,14 @@ pub(crate) fn call<R>(fd: c_int, socket: Socket, work: impl FnOnce() -> R) -> Op
 pub(crate) fn meanwhile<R>(socket: Socket, work: impl FnOnce() -> R) -> Option<R> {
     let call = Call::new(socket);
     let is_held = call.before().is_some_and(|outer| {
-        outer.socket.index == socket.index && outer.process == call.process && outer.is_held.get()
+        outer.socket.index == socket.index && outer.generation == call.generation && outer.is_held.get()
     });
     if is_held { Some(work()) } else { call.make(Call::hold, work) }
 }
 
 impl Call {
     fn new(socket: Socket) -> Call {
-        Call { socket, process: attach::process(), is_held: Cell::new(false), before: TOP.get() }
+        Call { socket, generation: attach::generation(), is_held: Cell::new(false), before: TOP.get() }
     }
 
     /// The call further out, if it still stands: what was left by neither a jump nor an end lies further down, unless this is
@@ -92,7 +95,11 @@ impl Call {
     #[inline]
     fn hold_what_is(&self, fd: c_int) -> bool {
         let mut tries = 0;
-        while table::socket(fd) == Some(self.socket.index) && tries < TRIES {
+        while table::socket(fd) == Some(self.socket.index) {
+            if tries == TRIES {
+                self.socket.hold(false);
+                return true;
+            }
             if self.hold() {
                 if table::socket(fd) == Some(self.socket.index) {
                     return true;
@@ -110,7 +117,7 @@ impl Call {
     #[inline]
     fn give_back(&self) {
         self.is_held.set(false);
-        if self.process == attach::process() {
+        if self.generation == attach::generation() {
             self.socket.release_by(self.marks()[1]);
         }
     }
@@ -119,7 +126,7 @@ impl Call {
     fn end(&self) {
         TOP.set(self.before);
         if self.is_held.get()
-            || self.process == attach::process() && self.socket.was_changed_by(self.marks()[0])
+            || self.generation == attach::generation() && self.socket.was_changed_by(self.marks()[0])
         {
             self.give_back();
         }
@@ -133,10 +140,12 @@ pub(crate) fn mark() -> Mark {
 
 /// The thread is cancelled in the midst of the call with this mark. One that was jumped out of has been given back before.
 pub(crate) fn cancelled(mark: Mark) {
-    let top = TOP.get();
-    if !mark.is_null() && top.cast() == mark {
-        // SAFETY: its frame still stands.
-        unsafe { &*top }.end();
+    if mark.is_null() || TOP.get().cast() != mark {
+        return;
+    }
+    while !TOP.get().is_null() {
+        // SAFETY: its frame still stands, as those further out do, which end as well.
+        unsafe { &*TOP.get() }.end();
     }
 }
 
@@ -155,7 +164,6 @@ pub(crate) fn before_jump(target: usize) {
     // Locks first: to give up a socket's last hold takes some.
     crate::held::before_jump(leaves);
     crate::epoll::before_jump(leaves);
-    wait::before_jump(leaves);
     crate::slot::before_jump(leaves);
     crate::accept::before_jump(leaves);
     loop {

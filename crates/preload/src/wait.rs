@@ -265,11 +265,13 @@ pub(crate) fn relocated(from: c_int, to: c_int) {
         set.pipe = to;
         MINE.set(mine);
     }
-    for item in CACHE.lock().items.iter_mut().flatten() {
-        if item.pipe == from {
-            item.pipe = to;
+    undisturbed(|| {
+        for item in CACHE.lock().items.iter_mut().flatten() {
+            if item.pipe == from {
+                item.pipe = to;
+            }
         }
-    }
+    });
 }
 
 /// Nobody may be in the cache while the process is copied.
@@ -280,12 +282,6 @@ pub(crate) fn before_fork() {
 /// See [`before_fork`].
 pub(crate) fn after_fork() {
     CACHE.give_back();
-}
-
-/// See [`Lock::jumped_out`].
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
-    drop(CACHE.jumped_out(leaves));
 }
 
 /// The kept sets are the parent's.
@@ -350,7 +346,7 @@ impl Set {
     }
 
     /// Sleeps until woken; `deadline` on the monotonic clock. With one, or if `never_restarts`, every signal handler ends it.
-    fn sleep(&self, deadline: Option<u64>, never_restarts: bool) -> Woken {
+    pub(crate) fn sleep(&self, deadline: Option<u64>, never_restarts: bool) -> Woken {
         if deadline.is_none() && !never_restarts {
             return self.drain();
         }
@@ -505,7 +501,7 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     let frame = 0u64; // its address tells where we are
     let Some((set, using)) = use_set(&raw const frame) else { return poll_slowly(deadline, ready) };
     serve::enter(set);
-    let process = attach::process();
+    let generation = attach::generation();
     let mut leaving = Leaving { socket, set, using, call: under_way::mark() };
     // From before the set is on the socket until it is no more: a handler may jump out of every moment of it.
     let result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
@@ -521,8 +517,8 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
             }
             ring_before_sleep();
             let woken = set.sleep(deadline, patience.has_part);
-            if attach::process() != process {
-                return None;
+            if attach::generation() != generation {
+                return Err(if woken == Woken::Interrupted { libc::EINTR } else { MOVED });
             }
             if woken == Woken::Event {
                 continue;
@@ -540,12 +536,15 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
         };
         set.bell().leave(1 + EXCLUSIVE);
         unwatch(socket, set);
-        Some(result)
+        Ok(result)
     });
-    let Some(result) = result else {
-        // A handler has forked here, and this is the child: the set is its parent's, who sleeps on.
-        forget_use();
-        return Err(MOVED);
+    let result = match result {
+        Ok(result) => result,
+        Err(errno) => {
+            // A handler has forked here, and this is the child: the set is its parent's, who sleeps on.
+            forget_use();
+            return Err(errno);
+        }
     };
     // Before the set may be another thread's.
     let signalled = set.shared.signalled.load(Ordering::SeqCst) != 0;

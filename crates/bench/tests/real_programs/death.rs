@@ -160,6 +160,26 @@ fn servers_of_a_killed_daemon_do_not_spin() {
     );
 }
 
+/// It asks a daemon that does not answer, with its signals held.
+#[test]
+fn a_program_of_a_daemon_that_stands_still_can_be_ended() {
+    const ASK: &str = "import os, socket, sys\n\
+                       print('ready', flush=True)\n\
+                       while not os.path.exists(sys.argv[1]): pass\n\
+                       socket.socket().bind((sys.argv[2], 9000))";
+    let mut fixture = Fixture::new(Arm::Paths);
+    let file = fixture.file("stopped");
+    let arguments = ["-c", ASK, &file.display().to_string(), &fixture.address().to_string()];
+    let mut program = fixture.start("python3", &arguments);
+    wait_for_line(&mut program, "ready");
+    fixture.daemon().process().signal(libc::SIGSTOP);
+    std::fs::write(&file, "").unwrap();
+    asleep(&program); // it asks
+    program.signal(libc::SIGTERM);
+    wait_until("it has ended", SOON, || program.check().is_err());
+    fixture.daemon().process().signal(libc::SIGCONT);
+}
+
 #[test]
 fn a_stopped_daemon_leaves_the_machine_as_it_was() {
     for signal in [libc::SIGTERM, libc::SIGINT] {

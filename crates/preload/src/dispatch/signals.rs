@@ -26,10 +26,30 @@ use libc::{SIG_BLOCK, SIG_DFL, SIG_IGN, SIG_SETMASK, SIG_UNBLOCK, SIGSYS, sigset
 use crate::real;
 
 /// SIGSYS in the first word of a set, which is all that the kernel has.
-pub(super) const OURS: u64 = 1 << (SIGSYS - 1);
+pub(super) const OURS: u64 = bit(SIGSYS);
+/// What instructions raise besides.
+pub(super) const RAISED: u64 =
+    bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
+/// What the kernel takes out of every mask.
+pub(super) const NEVER_HELD: u64 = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+/// glibc's SIGSETXID (`nptl/pthreadP.h`).
+pub(super) const SETXID: u64 = bit(33);
 const KERNEL_SET_LEN: usize = size_of::<u64>();
 /// Of a stack for signals: it is none while a handler runs (`linux/signal.h`).
 pub(super) const SS_AUTODISARM: c_int = c_int::MIN;
+
+/// A signal that ends or stops the process, since it has no handler.
+pub(super) fn ends(signal: c_int) -> bool {
+    // SAFETY: zeros are a valid structure, which the call fills.
+    let mut action: libc::sigaction = unsafe { zeroed() };
+    let is_default =
+        real::sigaction(signal, ptr::null(), &raw mut action) == 0 && action.sa_sigaction == SIG_DFL;
+    is_default && ![libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&signal)
+}
+
+pub(super) const fn bit(signal: c_int) -> u64 {
+    if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
+}
 
 /// Whether SIGSYS is kept here.
 static KEPT: AtomicBool = AtomicBool::new(false);
@@ -309,10 +329,6 @@ fn tell_asked(signal: c_int, asked: bool, old: *mut libc::sigaction) {
         let mask = unsafe { &raw mut (*old).sa_mask };
         set_first_word(mask, first_word(mask) | OURS);
     }
-}
-
-fn bit(signal: c_int) -> u64 {
-    if (1..=64).contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
 fn asked(signal: c_int) -> bool {

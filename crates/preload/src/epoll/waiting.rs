@@ -140,7 +140,7 @@ fn sleep_once(
 ) -> Option<isize> {
     let mut leaving = Leaving { number, set: Some(set), sleeps: false };
     let place = &raw mut leaving;
-    let process = attach::process();
+    let generation = attach::generation();
     let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
     // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
     let mut epoll = real::cancellable(cancelled, place.cast(), || {
@@ -160,7 +160,7 @@ fn sleep_once(
         // SAFETY: as above.
         unsafe { (*place).sleeps = false };
         // In a child that a handler has forked here nobody was counted.
-        if attach::process() == process {
+        if attach::generation() == generation {
             epoll.no_longer_sleeps(set);
         }
         epoll
