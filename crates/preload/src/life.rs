@@ -20,7 +20,8 @@ use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::MOVED;
 use crate::{
-    attach, call, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream, table, wait,
+    attach, call, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream, table,
+    under_way, wait,
 };
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -48,6 +49,7 @@ pub(crate) fn left(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(slot) => {
             if let Some(socket) = Socket::at(slot) {
+                under_way::number_is_gone(socket);
                 socket.release();
             }
         }
@@ -189,6 +191,9 @@ fn disconnect_stream(fd: c_int, socket: Socket) -> isize {
         && state & is::FAILED == 0
         && !options::has_ended(socket);
     let linger = socket.slot.linger_plus_one.swap(1, Ordering::AcqRel);
+    // Who sleeps on it has what it slept for no more.
+    options::keep(socket, kept::DISCONNECTED, true);
+    socket.wake_all();
     match renew(fd, socket) {
         Ok(fresh) => {
             fresh.slot.linger_plus_one.store(linger, Ordering::Release);
@@ -198,6 +203,7 @@ fn disconnect_stream(fd: c_int, socket: Socket) -> isize {
             0
         }
         Err(refused) => {
+            options::keep(socket, kept::DISCONNECTED, false);
             socket.slot.linger_plus_one.store(linger, Ordering::Release);
             refused
         }

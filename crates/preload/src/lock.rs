@@ -6,6 +6,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libc::sigset_t;
+
 use crate::{dispatch, real};
 
 /// Data behind a lock that is held for moments only.
@@ -109,12 +111,31 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
+/// Signals held, until dropped: the mask of before.
+pub(crate) struct Quiet(u64);
+
+impl Quiet {
+    /// From now on.
+    pub(crate) fn new() -> Quiet {
+        Quiet(dispatch::hold_signals())
+    }
+
+    /// For a call that sleeps, in which they come.
+    pub(crate) fn mask(&self) -> *const sigset_t {
+        ptr::from_ref(&self.0).cast() // as much of a set as the kernel reads
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        dispatch::set_mask(self.0);
+    }
+}
+
 /// `work` in which no handler runs that would wait for its own thread there, or jump out.
 pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
-    let signals = dispatch::hold_signals();
-    let result = work();
-    dispatch::set_mask(signals);
-    result
+    let _quiet = Quiet::new();
+    work()
 }
 
 /// What is found out once.

@@ -562,7 +562,8 @@ pub(crate) fn on_listen(socket: Socket) {
 pub(crate) fn inherit(from: Socket, to: Socket) {
     headers::inherit(from, to);
     let (old, new) = (from.slot, to.slot);
-    let shared = !(kept::CONNECT_PENDING | kept::COMPLETES | kept::STUCK | kept::BEGINS_AGAIN);
+    let of_its_life = kept::CONNECT_PENDING | kept::STUCK | kept::BEGINS_AGAIN | kept::DISCONNECTED;
+    let shared = !(of_its_life | kept::COMPLETES);
     new.kept_options.store(old.kept_options.load(Ordering::Relaxed) & shared, Ordering::Relaxed);
     new.receive_timeout_us.store(old.receive_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
     new.send_timeout_us.store(old.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -13,6 +13,7 @@ use std::ptr;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
 
+use crate::lock::Quiet;
 use crate::real::err;
 use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep};
@@ -290,7 +291,7 @@ fn await_ready(
     mask: *const sigset_t,
 ) -> isize {
     let look = |fds: &mut [pollfd]| look(fds, call);
-    let mut spun = false;
+    let mut quiet = None;
     loop {
         let found = look(fds) > 0;
         if found || zero {
@@ -299,16 +300,18 @@ fn await_ready(
             let result = look_at_kernel(call, fds, None, Some(0), mask);
             return if result < 0 { result } else { ready(fds) };
         }
-        if !spun && let Some(region) = attach::region() {
-            spun = true;
-            if wait::spin(region, || look(fds) > 0) {
-                continue;
-            }
+        if quiet.is_none() && attach::region().is_some_and(|region| wait::spin(region, || look(fds) > 0)) {
+            continue;
         }
+        // From here on handlers run in the kernel's call alone, which tells so. One that took what has just come, between
+        // that call and a look at it, would leave us asleep.
+        let quiet = quiet.get_or_insert_with(Quiet::new);
+        let mask = if mask.is_null() { quiet.mask() } else { mask };
         let frame = 0u64; // its address tells where we are
         let Some((set, using)) = wait::use_set(&raw const frame) else {
-            real::nap(1000);
-            let result = look_at_kernel(call, fds, None, Some(0), std::ptr::null());
+            let soon = real::now_ns() + 1_000_000;
+            let due = deadline.map_or(soon, |at| at.min(soon));
+            let result = look_at_kernel(call, fds, None, Some(due), mask);
             let late = deadline.is_some_and(|at| real::now_ns() >= at);
             if result != 0 || late {
                 return result;

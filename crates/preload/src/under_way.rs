@@ -26,6 +26,10 @@ struct Call {
     generation: u32,
     /// It is between the change of the count that takes its hold and the one that gives it back.
     is_held: Cell<bool>,
+    /// The number of the set by which it sleeps, plus one; 0: it does not.
+    sleeps_by: Cell<u32>,
+    /// A handler that has interrupted it has closed a number of its socket: it begins again with what its own is then.
+    is_left: Cell<bool>,
     before: *const Call,
 }
 
@@ -53,7 +57,14 @@ pub(crate) fn meanwhile<R>(socket: Socket, work: impl FnOnce() -> R) -> Option<R
 
 impl Call {
     fn new(socket: Socket) -> Call {
-        Call { socket, generation: attach::generation(), is_held: Cell::new(false), before: TOP.get() }
+        Call {
+            socket,
+            generation: attach::generation(),
+            is_held: Cell::new(false),
+            sleeps_by: Cell::new(0),
+            is_left: Cell::new(false),
+            before: TOP.get(),
+        }
     }
 
     /// The call further out, if it still stands: what was left by neither a jump nor an end lies further down, unless this is
@@ -130,6 +141,34 @@ impl Call {
         {
             self.give_back();
         }
+    }
+}
+
+/// The innermost call of the thread, which sleeps on its socket by this set (0, or its number and one).
+pub(crate) fn sleeps_by(set_plus_one: u32) {
+    // SAFETY: who sleeps is in a call.
+    unsafe { &*TOP.get() }.sleeps_by.set(set_plus_one);
+}
+
+/// Whether that call is to begin again.
+pub(crate) fn is_left() -> bool {
+    // SAFETY: as above.
+    unsafe { &*TOP.get() }.is_left.get()
+}
+
+/// A number of the socket is gone. Calls of this very thread that a handler has interrupted find that when it returns, as
+/// Linux begins them again; those of other threads have the socket, and sleep on.
+pub(crate) fn number_is_gone(socket: Socket) {
+    let here = Call::new(socket);
+    let mut call = here.before();
+    while let Some(outer) = call {
+        if outer.socket.index == socket.index {
+            outer.is_left.set(true);
+            if let Some(set) = outer.sleeps_by.get().checked_sub(1) {
+                attach::wake_set(set);
+            }
+        }
+        call = outer.before();
     }
 }
 

@@ -27,8 +27,8 @@ use scoutline_abi::layout::{EXCLUSIVE, EngineWord, PollSet, engine_state, slot_s
 use scoutline_ring::SleeperBell;
 
 use crate::lock::{Lock, undisturbed};
-use crate::slot::{Socket, ring_before_sleep};
-use crate::{attach, engines, poll, real, rings, serve, under_way};
+use crate::slot::{Socket, kept, ring_before_sleep};
+use crate::{attach, engines, options, poll, real, rings, serve, under_way};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -507,10 +507,14 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     let result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
         watch(socket, set.number);
         set.bell().enter(1 + EXCLUSIVE);
+        under_way::sleeps_by(set.number + 1);
         let result = loop {
             set.bell().before_look();
-            if rings::has_left(socket) {
+            if rings::has_left(socket) || under_way::is_left() {
                 break Err(MOVED);
+            }
+            if options::kept_bit(socket, kept::DISCONNECTED) != 0 {
+                break Err(libc::EPIPE); // `sk_wait_event`
             }
             if ready() {
                 break Ok(());
@@ -523,17 +527,15 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
             if woken == Woken::Event {
                 continue;
             }
-            // A wake that came at the same moment must not be lost: who is ready takes it.
-            break if woken != Woken::Dead && ready() {
-                Ok(())
-            } else {
-                Err(match woken {
-                    Woken::TimedOut => libc::EAGAIN,
-                    Woken::Dead => libc::ECONNRESET,
-                    _ => libc::EINTR,
-                })
+            break match woken {
+                // What came before the handler would have ended the sleep.
+                Woken::Interrupted => Err(libc::EINTR),
+                Woken::Dead => Err(libc::ECONNRESET),
+                _ if ready() => Ok(()),
+                _ => Err(libc::EAGAIN),
             };
         };
+        under_way::sleeps_by(0);
         set.bell().leave(1 + EXCLUSIVE);
         unwatch(socket, set);
         Ok(result)
@@ -551,10 +553,10 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     used(using);
     if result == Err(libc::ECONNRESET) {
         serve::orphaned();
-    } else if socket.state() & slot_state::LISTENING == 0 {
+    } else if socket.state() & slot_state::LISTENING == 0 && result.is_ok() {
         serve::serve(socket.importance());
     } else if signalled {
-        socket.tell();
+        socket.tell(); // a wake-up that others may have
     }
     result
 }

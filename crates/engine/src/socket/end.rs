@@ -126,6 +126,8 @@ pub(crate) struct SocketEnd {
     errors_charged: OnceCell<Budget>,
     /// Times that threads were woken for it, not yet charged.
     pub(crate) wakeups: Cell<u64>,
+    /// An urgent byte came that the program has not been told of.
+    urges: Cell<bool>,
 }
 
 // There may be a hundred thousand.
@@ -193,6 +195,7 @@ impl SocketEnd {
             errors_put: Cell::new(0),
             errors_charged: OnceCell::new(),
             wakeups: Cell::new(0),
+            urges: Cell::new(false),
         });
         program.keep_end(slot, Rc::clone(&end));
         end
@@ -562,8 +565,15 @@ impl SocketEnd {
         }
         slot.urgent_mark.store(position.wrapping_add(1), Ordering::Release);
         self.add_state(slot_state::URGENT);
-        self.signal();
-        self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
+        self.urges.set(true);
+    }
+
+    /// Tells of an urgent byte since the last call, once what came with it can be read: a handler of SIGURG reads it at once.
+    pub(crate) fn tell_urgent(&self) {
+        if self.urges.take() {
+            self.signal();
+            self.program.signal_owner(self.shared().owner_set.load(Ordering::Acquire));
+        }
     }
 
     /// How far the stream has been sent; true when the program waits for that and little enough is unsent.

@@ -468,6 +468,7 @@ impl Stage for StreamStage {
             }
         }
         if let Some(end) = &self.end {
+            end.tell_urgent();
             context.account.wakeups += end.wakeups.take();
         }
         self.release_if_done(context.account);

@@ -6,6 +6,7 @@ use libc::{epoll_event, pollfd, sigset_t};
 
 use super::sharing::{Entered, lock};
 use super::{Epoll, KERNEL_LOOK_NS};
+use crate::lock::Quiet;
 use crate::real::err;
 use crate::slot::ring_before_sleep;
 use crate::table::Entry as Fd;
@@ -47,7 +48,7 @@ pub(crate) fn await_events(
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    let mut spun = false;
+    let (mut spun, mut quiet) = (false, None);
     loop {
         let mut epoll = lock(number);
         if !epoll.is_ours() {
@@ -55,6 +56,7 @@ pub(crate) fn await_events(
             if zero {
                 return Answer::Done(wait_kernel(epoll, number, epfd, out, Some(0), mask).0);
             }
+            let mask = in_sleep(&mut quiet, mask);
             let (n, kicked) = wait_kernel(epoll, number, epfd, out, deadline, mask);
             if kicked && n == 0 {
                 continue;
@@ -74,11 +76,19 @@ pub(crate) fn await_events(
             }
             epoll = lock(number);
         }
+        let mask = in_sleep(&mut quiet, mask);
         if let Some(result) = sleep_once(epoll, number, (epfd, set), out, deadline, mask) {
             return Answer::Done(result);
         }
         spun = true;
     }
+}
+
+/// From the first sleep on handlers run in the kernel's call alone, which tells so, by this mask. One that took what has just
+/// come, between that call and a look at it, would leave us asleep.
+fn in_sleep(quiet: &mut Option<Quiet>, mask: *const sigset_t) -> *const sigset_t {
+    let quiet = quiet.get_or_insert_with(Quiet::new);
+    if mask.is_null() { quiet.mask() } else { mask }
 }
 
 /// What it watches may be ours since another process has adopted it.

@@ -33,3 +33,5 @@ pub(crate) const PORT_GIVEN: u32 = 1 << 17;
 pub(crate) const BEGINS_AGAIN: u32 = 1 << 19;
 /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
 pub(crate) const NOTES_TIMES: u32 = 1 << 18;
+/// Its last `connect` was to AF_UNSPEC, and its numbers are another socket's: calls that sleep on it end.
+pub(crate) const DISCONNECTED: u32 = 1 << 20;

@@ -610,6 +610,125 @@ CASE(forks_within_a_sleep) {
     }
 }
 
+/* Without SA_RESTART it is over for both. */
+CASE(forks_that_interrupt) {
+    int fd = accepted("A");
+    char byte;
+    int status = 0;
+    struct sigaction action = {.sa_handler = fork_here};
+    sigaction(SIGUSR1, &action, NULL);
+    struct disturber both = disturbing("send A y");
+    pthread_create(&both.thread, NULL, disturb, &both);
+    ssize_t n = recv(fd, &byte, 1, 0);
+    if (forked == 0) _exit(n < 0 && errno == EINTR ? 7 : 1);
+    out("%zd %s", n, strerrorname_np(errno));
+    NEED(pthread_join(both.thread, NULL) == 0 && waitpid(forked, &status, 0) == forked);
+    out("child %d", WEXITSTATUS(status));
+}
+
+static int worked_on;
+static void close_here(int number) {
+    close(worked_on);
+    (void)number;
+}
+static void shut_here(int number) {
+    shutdown(worked_on, SHUT_RDWR);
+    (void)number;
+}
+
+/* A handler closes or shuts what its thread sleeps on. */
+CASE(ended_by_a_handler) {
+    static char bytes[1 << 22];
+    struct sigaction action = {.sa_handler = close_here, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    worked_on = accepted("A");
+    DISTURBED(NULL, recv(worked_on, bytes, 8, 0));
+    worked_on = listener();
+    DISTURBED(NULL, accept(worked_on, NULL, NULL));
+    worked_on = socket(family, SOCK_DGRAM, 0);
+    struct name any = name_of(own, 0);
+    NEED(bind(worked_on, ADDRESS(any)) == 0);
+    DISTURBED(NULL, recv(worked_on, bytes, 8, 0));
+    /* What has been sent of it counts. */
+    worked_on = accepted("B");
+    DISTURBED(NULL, send(worked_on, bytes, sizeof bytes, 0) > 0);
+    action = (struct sigaction){.sa_handler = shut_here};
+    sigaction(SIGUSR1, &action, NULL);
+    worked_on = accepted("C");
+    DISTURBED(NULL, recv(worked_on, bytes, 8, 0));
+    worked_on = listener();
+    DISTURBED(NULL, accept(worked_on, NULL, NULL));
+}
+
+static void *disconnect(void *given) {
+    struct disturber *one = given;
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    await_sleep(one->id);
+    connect(worked_on, &nowhere, sizeof nowhere);
+    return NULL;
+}
+
+/* Another thread takes the connection away: nobody sleeps on for it. */
+CASE(disconnected_beside) {
+    struct disturber one = disturbing(NULL);
+    char byte;
+    worked_on = accepted("A");
+    pthread_create(&one.thread, NULL, disconnect, &one);
+    T(recv(worked_on, &byte, 1, 0));
+    NEED(pthread_join(one.thread, NULL) == 0);
+}
+
+static int taken_from;
+static volatile sig_atomic_t took;
+static void take_here(int number) {
+    char bytes[8];
+    if (recv(taken_from, bytes, sizeof bytes, MSG_DONTWAIT) > 0) took++;
+    (void)number;
+}
+
+static void *send_and_signal(void *given) {
+    struct disturber *one = given;
+    await_sleep(one->id);
+    send(worked_on, "x", 1, 0);
+    for (volatile int i = rand() % 30000; i > 0; i--) continue;
+    pthread_kill(one->sleeper, SIGUSR1);
+    return NULL;
+}
+
+/* What wakes a thread is taken by a handler in the same moment: it has slept for all that. */
+CASE(taken_by_a_handler) {
+    enum { ROUNDS = 300 };
+    int listening = listener(), set = epoll_create1(0), slept_on = 0;
+    struct name to = name_of(own, port_of(listening));
+    worked_on = socket(family, SOCK_STREAM, 0);
+    NEED(connect(worked_on, ADDRESS(to)) == 0);
+    taken_from = accept(listening, NULL, NULL);
+    struct epoll_event event = {.events = EPOLLIN};
+    struct pollfd one = {taken_from, POLLIN, 0};
+    struct sigaction action = {.sa_handler = take_here};
+    NEED(epoll_ctl(set, EPOLL_CTL_ADD, taken_from, &event) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct disturber both = disturbing(NULL);
+        pthread_create(&both.thread, NULL, send_and_signal, &both);
+        int n;
+        if (i % 3 == 0) {
+            n = poll(&one, 1, SOON_MS);
+        } else if (i % 3 == 1) {
+            n = epoll_wait(set, &event, 1, SOON_MS);
+        } else {
+            fd_set in;
+            struct timeval limit = {SOON_MS / 1000, 0};
+            FD_ZERO(&in);
+            FD_SET(taken_from, &in);
+            n = select(taken_from + 1, &in, NULL, NULL, &limit);
+        }
+        slept_on += n == 0;
+        NEED(pthread_join(both.thread, NULL) == 0);
+        take_here(0);
+    }
+    out("slept on %d times", slept_on);
+}
+
 /* The same out of attempts to connect, oftener than calls can be under way. */
 CASE(jumps_out_of_connects) {
     enum { ROUNDS = 1000 };

@@ -191,6 +191,29 @@ CASE(urgent_signals_the_owner) {
     out("signals %d", signals);
 }
 
+static int told_of;
+static volatile sig_atomic_t got;
+
+static void read_urgent(int number) {
+    char room;
+    got += recv(told_of, &room, 1, MSG_OOB) == 1;
+    signals++;
+    (void)number;
+}
+
+/* The byte is there when its signal comes. */
+CASE(urgent_is_read_by_its_handler) {
+    told_of = accepted("a");
+    struct sigaction action = {.sa_handler = read_urgent, .sa_flags = SA_RESTART};
+    sigaction(SIGURG, &action, 0);
+    NEED(fcntl(told_of, F_SETOWN, getpid()) == 0);
+    for (int i = 1; i <= 100; i++) {
+        tell("urgent a X");
+        for (int n = 0; signals < i && n < 1000; n++) usleep(1000);
+    }
+    out("signals %d, bytes %d", signals, got);
+}
+
 /* A child that has the socket, uses it and closes it takes the owner from nobody. */
 CASE(urgent_signals_the_owner_when_a_child_has_closed) {
     int fd = accepted("a");
