@@ -52,6 +52,7 @@ fn cancellable(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ss
 /// ([`MOVED`]).
 #[inline]
 fn either(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
+    let _deferred = real::Deferred::new();
     loop {
         let Some(socket) = ours(fd) else {
             let result = there();

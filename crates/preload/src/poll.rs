@@ -265,6 +265,7 @@ fn poll_for(
     deadline: Option<u64>,
     mask: *const sigset_t,
 ) -> isize {
+    let _deferred = real::Deferred::new();
     let result = await_ready(call, fds, zero, deadline, mask);
     if serve::is_raised() || serve::has_important() {
         let mut most: Option<Socket> = None;
@@ -545,12 +546,17 @@ impl Sets {
                 | wants(self.write, POLLOUT | POLLWRNORM)
                 | wants(self.except, POLLPRI);
         }
-        let result = poll_for(Call::Select, fds, zero, deadline, mask);
+        let now_mask = if zero { mask } else { ptr::null() };
+        let mut result = poll_for(Call::Select, fds, true, None, now_mask);
+        if result >= 0 && fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
+            return err(libc::EBADF);
+        }
+        if result == 0 && !zero {
+            // What is closed from here on counts as ready (`POLLIN_SET`).
+            result = poll_for(Call::Select, fds, false, deadline, mask);
+        }
         if result < 0 {
             return result;
-        }
-        if fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
-            return err(libc::EBADF);
         }
         let mut total = 0;
         for entry in fds.iter() {

@@ -393,7 +393,6 @@ pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
 /// time of it only where it sleeps itself. Who cannot is not cancelled in it at all.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
-    const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
     let mut before = DEFERRED;
     pthread_setcanceltype(DEFERRED, &raw mut before);
     if before == DEFERRED {
@@ -402,6 +401,45 @@ pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
     let result = work();
     pthread_setcanceltype(before, ptr::null_mut());
     result
+}
+
+const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
+
+thread_local! {
+    /// The program has said that the thread may be cancelled at any moment.
+    static ANYWHERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Of a program.
+pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
+    // First, where it is no more so: it may be cancelled in the call.
+    let was = ANYWHERE.replace(kind != DEFERRED);
+    let result = pthread_setcanceltype(kind, before);
+    if result != 0 {
+        ANYWHERE.set(was);
+    }
+    result
+}
+
+/// The thread is cancelled where it sleeps only, until dropped: code of ours cannot be left anywhere.
+pub(crate) struct Deferred(());
+
+impl Deferred {
+    /// Of a thread that may be cancelled anywhere.
+    #[inline]
+    pub(crate) fn new() -> Option<Deferred> {
+        ANYWHERE.get().then(|| {
+            pthread_setcanceltype(DEFERRED, ptr::null_mut());
+            Deferred(())
+        })
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        const ASYNCHRONOUS: c_int = 1; // PTHREAD_CANCEL_ASYNCHRONOUS
+        pthread_setcanceltype(ASYNCHRONOUS, ptr::null_mut());
+    }
 }
 
 /// The file behind a descriptor; 0: there is none.

@@ -25,7 +25,7 @@ const RENAMED: [(&str, &str); 15] = [
 ];
 
 /// Functions of the C library alone: what they do to a descriptor, if anything, they do by calls that are here as well.
-const WITHOUT_NUMBER: [&str; 83] = [
+const WITHOUT_NUMBER: [&str; 84] = [
     "__longjmp_chk",
     "__res_nquery",
     "__res_nquerydomain",
@@ -84,6 +84,7 @@ const WITHOUT_NUMBER: [&str; 83] = [
     "posix_spawn_file_actions_init",
     "posix_spawnp",
     "pthread_create",
+    "pthread_setcanceltype",
     "res_nquery",
     "res_nquerydomain",
     "res_nsearch",

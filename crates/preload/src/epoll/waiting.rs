@@ -32,6 +32,7 @@ pub(crate) fn await_events(
 ) -> Answer {
     let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
     real::pthread_testcancel();
+    let _deferred = real::Deferred::new();
     if table::has_shared() {
         meet_watched(number);
     }

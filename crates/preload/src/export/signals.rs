@@ -131,6 +131,11 @@ extern "C" fn sigsetmask(mask: c_int) -> c_int {
     real::sigsetmask(signals::strip_bsd(SIG_SETMASK, mask))
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+    real::set_cancel_type(kind, before)
+}
+
 /// Null is the kernel's to refuse, as ever: the C library looks at nothing before.
 fn enter_context(next: *mut libc::ucontext_t) {
     if !next.is_null() {

@@ -495,7 +495,7 @@ CASE(jumps_out_of_copies) {
     signal(SIGPIPE, SIG_IGN); /* the echo may meet the end */
     signal(SIGALRM, jump);
     volatile int jumps = 0;
-    for (volatile int i = 0; i < 200; i++) {
+    for (volatile int i = 0; i < 80; i++) {
         if (sigsetjmp(way_out, 1) == 0) {
             struct itimerval soon = {{0, 0}, {0, 100 + i * 7 % 900}};
             may_jump = 1;
@@ -519,9 +519,6 @@ static volatile int pumping;
 
 static void *pump(void *fd) {
     char bytes[100] = {0};
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
     while (pumping) {
         send(*(int *)fd, bytes, sizeof bytes, MSG_DONTWAIT);
         usleep(50);
@@ -537,7 +534,13 @@ CASE(jumps_out_of_a_wait_for_all) {
     static int fd;
     fd = echoed(listening, &echo);
     pumping = 1;
+    /* The alarm is for this thread alone. */
+    sigset_t alarms, before;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, &before);
     NEED(pthread_create(&pumper, NULL, pump, &fd) == 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     signal(SIGPIPE, SIG_IGN); /* the echo may meet the end */
     signal(SIGALRM, jump);
     volatile int jumps = 0;
@@ -697,7 +700,7 @@ static void *send_and_signal(void *given) {
 
 /* What wakes a thread is taken by a handler in the same moment: it has slept for all that. */
 CASE(taken_by_a_handler) {
-    enum { ROUNDS = 300 };
+    enum { ROUNDS = 30 };
     int listening = listener(), set = epoll_create1(0), slept_on = 0;
     struct name to = name_of(own, port_of(listening));
     worked_on = socket(family, SOCK_STREAM, 0);
@@ -727,6 +730,55 @@ CASE(taken_by_a_handler) {
         take_here(0);
     }
     out("slept on %d times", slept_on);
+}
+
+static void *writes_anywhere(void *fd) {
+    char bytes[1500] = {0};
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    while (fd) send(*(int *)fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return NULL;
+}
+
+/* A thread that may be cancelled at any moment: the socket goes on. */
+CASE(cancelled_anywhere) {
+    int listening = listener(), cancelled = 0;
+    pthread_t echo, writer;
+    static int fd;
+    fd = echoed(listening, &echo);
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 60; i++) {
+        void *result = NULL;
+        NEED(pthread_create(&writer, NULL, writes_anywhere, &fd) == 0);
+        usleep(rand() % 300);
+        NEED(pthread_cancel(writer) == 0 && pthread_join(writer, &result) == 0);
+        cancelled += result == PTHREAD_CANCELED;
+        char bytes[4096];
+        while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+    }
+    out("%d cancelled", cancelled);
+    T(close(fd));
+    NEED(pthread_join(echo, NULL) == 0);
+}
+
+static void *close_beside(void *given) {
+    struct disturber *one = given;
+    await_sleep(one->id);
+    close(worked_on);
+    tell("send A y");
+    return NULL;
+}
+
+/* What is closed while a thread sleeps in `select` counts as ready once something comes. */
+CASE(closed_beside_a_select) {
+    struct disturber one = disturbing(NULL);
+    fd_set in;
+    FD_ZERO(&in);
+    worked_on = accepted("A");
+    FD_SET(worked_on, &in);
+    pthread_create(&one.thread, NULL, close_beside, &one);
+    T(select(worked_on + 1, &in, NULL, NULL, NULL));
+    out("%d", FD_ISSET(worked_on, &in) != 0);
+    NEED(pthread_join(one.thread, NULL) == 0);
 }
 
 /* The same out of attempts to connect, oftener than calls can be under way. */
@@ -797,7 +849,7 @@ CASE(options_set_within_a_connect) {
 }
 
 #ifdef __x86_64__
-enum { TRAP_FLAG = 0x100, STRIDE = 3 };
+enum { TRAP_FLAG = 0x100, STRIDE = 7 };
 
 static int stepped, step_at, stepping, within;
 
