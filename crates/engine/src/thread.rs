@@ -333,7 +333,7 @@ impl Loop {
                 break;
             }
         }
-        if now.since(start) >= quantum_at(decision.level) {
+        if decision.level == ordinary && now.since(start) >= quantum {
             self.turn.on_interrupted();
         }
         self.core.publish(engine_state::POLLING);

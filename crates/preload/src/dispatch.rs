@@ -160,8 +160,8 @@ fn undispatched<R>(call: impl FnOnce() -> R) -> R {
 pub(crate) const SLOW_NS: u64 = 500_000_000;
 
 thread_local! {
-    /// The mask before signals were held last.
-    static HELD_SINCE: Cell<u64> = const { Cell::new(0) };
+    /// The mask before signals were held, for as long as they are.
+    static HELD_SINCE: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
 /// No signal comes until [`set_mask`] with the answer, but what an instruction raises (Linux ends who blocks that), SIGSYS for
@@ -169,7 +169,7 @@ thread_local! {
 pub(crate) fn hold_signals() -> u64 {
     let all = !(signals::OURS | signals::RAISED | signals::SETXID | signals::NEVER_HELD);
     let mut before = 0;
-    change_mask(&raw const all, &raw mut before);
+    change_mask(libc::SIG_BLOCK, &raw const all, &raw mut before);
     if before & all != all {
         HELD_SINCE.set(before);
     }
@@ -191,16 +191,19 @@ pub(crate) fn let_end() {
 
 /// These signals and no others are blocked.
 pub(crate) fn set_mask(mask: u64) {
-    change_mask(&raw const mask, ptr::null_mut());
+    if mask == HELD_SINCE.get() {
+        HELD_SINCE.set(u64::MAX);
+    }
+    change_mask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
 }
 
-/// `rt_sigprocmask` with SIG_SETMASK, by an instruction that the mode exempts.
-fn change_mask(set: *const u64, old: *mut u64) {
+/// `rt_sigprocmask`, by an instruction that the mode exempts.
+fn change_mask(how: c_int, set: *const u64, old: *mut u64) {
     if MODE.get() == Mode::Resolver {
         // SAFETY: a system call that reads and writes words of the caller's.
-        unsafe { scoutline_gate_mask(libc::SIG_SETMASK, set, old, size_of::<u64>()) };
+        unsafe { scoutline_gate_mask(how, set, old, size_of::<u64>()) };
     } else {
-        signals::native_mask(libc::SIG_SETMASK, set, old);
+        signals::native_mask(how, set, old);
     }
 }
 

@@ -192,7 +192,8 @@ fn disconnect_stream(fd: c_int, socket: Socket) -> isize {
         && !options::has_ended(socket);
     let linger = socket.slot.linger_plus_one.swap(1, Ordering::AcqRel);
     // Who sleeps on it has what it slept for no more.
-    options::keep(socket, kept::DISCONNECTED, true);
+    let is_alone = socket.slot.references.load(Ordering::Acquire) == 1; // else others have it still
+    options::keep(socket, kept::DISCONNECTED, is_alone && state & is::LISTENING == 0);
     socket.wake_all();
     match renew(fd, socket) {
         Ok(fresh) => {
@@ -404,7 +405,7 @@ fn await_or_gone(socket: Socket, answered: impl Fn() -> bool) {
     while !answered() && !attach::dead() {
         match wait::wait_for(socket, None, &answered) {
             Err(libc::EBADF) => return,
-            Err(MOVED) => real::uncancelled(|| real::nap(50)),
+            Err(MOVED | libc::EPIPE) => real::uncancelled(|| real::nap(50)),
             _ => {}
         }
     }

@@ -255,18 +255,14 @@ fn ready(fds: &[pollfd]) -> isize {
 
 /// `poll` and `ppoll` where some descriptor is ours. `zero`: do not wait; `deadline` none: for ever.
 pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
-    poll_for(Call::Poll, fds, zero, deadline, mask)
+    let _deferred = real::Deferred::new();
+    let result = await_ready(Call::Poll, fds, zero, deadline, mask);
+    go_on(fds, result);
+    result
 }
 
-fn poll_for(
-    call: Call,
-    fds: &mut [pollfd],
-    zero: bool,
-    deadline: Option<u64>,
-    mask: *const sigset_t,
-) -> isize {
-    let _deferred = real::Deferred::new();
-    let result = await_ready(call, fds, zero, deadline, mask);
+/// The thread goes on with what is ready.
+fn go_on(fds: &[pollfd], result: isize) {
     if serve::is_raised() || serve::has_important() {
         let mut most: Option<Socket> = None;
         for entry in fds.iter().filter(|entry| result > 0 && entry.revents != 0) {
@@ -281,7 +277,6 @@ fn poll_for(
             None => serve::serve(0),
         }
     }
-    result
 }
 
 fn await_ready(
@@ -326,7 +321,7 @@ fn await_ready(
         let generation = attach::generation();
         let mut woken = Woken::Event;
         let mut result = 0;
-        let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using };
+        let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using, generation };
         let place = &raw mut leaving;
         // From before anything is held until nothing is: a handler may jump out of every moment of it.
         real::cancellable(cancelled, place.cast(), || {
@@ -422,6 +417,8 @@ struct Leaving {
     kept: Kept,
     set: Set,
     using: wait::InUse,
+    /// Whose they are.
+    generation: u32,
 }
 
 fn give_back(fds: &[pollfd], kept: &mut Kept, set: Set) {
@@ -439,6 +436,9 @@ extern "C" fn cancelled(leaving: *mut c_void) {
         let leaving = &mut *leaving.cast::<Leaving>();
         (&*leaving.fds, leaving)
     };
+    if leaving.generation != attach::generation() {
+        return wait::forget_use(); // it is a child's: its parent sleeps on
+    }
     give_back(fds, &mut leaving.kept, leaving.set);
     wait::left_asleep(leaving.set, leaving.using);
 }
@@ -546,15 +546,17 @@ impl Sets {
                 | wants(self.write, POLLOUT | POLLWRNORM)
                 | wants(self.except, POLLPRI);
         }
+        let _deferred = real::Deferred::new();
         let now_mask = if zero { mask } else { ptr::null() };
-        let mut result = poll_for(Call::Select, fds, true, None, now_mask);
+        let mut result = await_ready(Call::Select, fds, true, None, now_mask);
         if result >= 0 && fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {
             return err(libc::EBADF);
         }
         if result == 0 && !zero {
             // What is closed from here on counts as ready (`POLLIN_SET`).
-            result = poll_for(Call::Select, fds, false, deadline, mask);
+            result = await_ready(Call::Select, fds, false, deadline, mask);
         }
+        go_on(fds, result);
         if result < 0 {
             return result;
         }

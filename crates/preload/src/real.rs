@@ -387,6 +387,9 @@ pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
         UNCANCELLED.set(0);
         pthread_setcancelstate(ENABLE, ptr::null_mut());
     }
+    if MADE_DEFERRED.get() != 0 && leaves(MADE_DEFERRED.get()) {
+        drop(Deferred(()));
+    }
 }
 
 /// `work` for who can be cancelled at any moment here, as the C library has it around its own calls that sleep: for the
@@ -404,32 +407,42 @@ pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
 }
 
 const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
+const ASYNCHRONOUS: c_int = 1;
 
 thread_local! {
     /// The program has said that the thread may be cancelled at any moment.
     static ANYWHERE: Cell<bool> = const { Cell::new(false) };
+    /// About where on its stack it is made deferred for a call; 0: nowhere.
+    static MADE_DEFERRED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Of a program.
 pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
-    // First, where it is no more so: it may be cancelled in the call.
-    let was = ANYWHERE.replace(kind != DEFERRED);
-    let result = pthread_setcanceltype(kind, before);
-    if result != 0 {
-        ANYWHERE.set(was);
+    if kind != DEFERRED && kind != ASYNCHRONOUS {
+        return libc::EINVAL;
     }
-    result
+    let was = ANYWHERE.replace(kind == ASYNCHRONOUS);
+    if !before.is_null() {
+        // SAFETY: the program vouches for its integer.
+        unsafe { before.write(if was { ASYNCHRONOUS } else { DEFERRED }) };
+    }
+    if MADE_DEFERRED.get() == 0 {
+        pthread_setcanceltype(kind, ptr::null_mut());
+    }
+    0
 }
 
 /// The thread is cancelled where it sleeps only, until dropped: code of ours cannot be left anywhere.
 pub(crate) struct Deferred(());
 
 impl Deferred {
-    /// Of a thread that may be cancelled anywhere.
+    /// Of a thread that may be cancelled anywhere, unless it is so already.
     #[inline]
     pub(crate) fn new() -> Option<Deferred> {
-        ANYWHERE.get().then(|| {
+        (ANYWHERE.get() && MADE_DEFERRED.get() == 0).then(|| {
+            let here = 0u8;
             pthread_setcanceltype(DEFERRED, ptr::null_mut());
+            MADE_DEFERRED.set((&raw const here).addr());
             Deferred(())
         })
     }
@@ -437,8 +450,10 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        const ASYNCHRONOUS: c_int = 1; // PTHREAD_CANCEL_ASYNCHRONOUS
-        pthread_setcanceltype(ASYNCHRONOUS, ptr::null_mut());
+        MADE_DEFERRED.set(0);
+        if ANYWHERE.get() {
+            pthread_setcanceltype(ASYNCHRONOUS, ptr::null_mut());
+        }
     }
 }
 

@@ -162,7 +162,8 @@ pub(crate) fn number_is_gone(socket: Socket) {
     let here = Call::new(socket);
     let mut call = here.before();
     while let Some(outer) = call {
-        if outer.socket.index == socket.index {
+        // Those of a parent are not this process's.
+        if outer.socket.index == socket.index && outer.generation == here.generation {
             outer.is_left.set(true);
             if let Some(set) = outer.sleeps_by.get().checked_sub(1) {
                 attach::wake_set(set);
@@ -182,8 +183,12 @@ pub(crate) fn cancelled(mark: Mark) {
     if mark.is_null() || TOP.get().cast() != mark {
         return;
     }
+    // SAFETY: its frame still stands.
+    unsafe { &*TOP.get() }.end();
+    // A jump is seen before it is made there, so this is the thread's end.
+    #[cfg(target_arch = "x86_64")]
     while !TOP.get().is_null() {
-        // SAFETY: its frame still stands, as those further out do, which end as well.
+        // SAFETY: as above; those further out end as well.
         unsafe { &*TOP.get() }.end();
     }
 }

@@ -499,10 +499,10 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
         return Err(libc::ECONNRESET);
     }
     let frame = 0u64; // its address tells where we are
-    let Some((set, using)) = use_set(&raw const frame) else { return poll_slowly(deadline, ready) };
+    let Some((set, using)) = use_set(&raw const frame) else { return poll_slowly(socket, deadline, ready) };
     serve::enter(set);
     let generation = attach::generation();
-    let mut leaving = Leaving { socket, set, using, call: under_way::mark() };
+    let mut leaving = Leaving { socket, set, using, generation, call: under_way::mark() };
     // From before the set is on the socket until it is no more: a handler may jump out of every moment of it.
     let result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
         watch(socket, set.number);
@@ -513,11 +513,11 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
             if rings::has_left(socket) || under_way::is_left() {
                 break Err(MOVED);
             }
-            if options::kept_bit(socket, kept::DISCONNECTED) != 0 {
-                break Err(libc::EPIPE); // `sk_wait_event`
-            }
             if ready() {
                 break Ok(());
+            }
+            if options::kept_bit(socket, kept::DISCONNECTED) != 0 {
+                break Err(libc::EPIPE); // `sk_wait_event`
             }
             ring_before_sleep();
             let woken = set.sleep(deadline, patience.has_part);
@@ -553,9 +553,10 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     used(using);
     if result == Err(libc::ECONNRESET) {
         serve::orphaned();
-    } else if socket.state() & slot_state::LISTENING == 0 && result.is_ok() {
+    } else if socket.state() & slot_state::LISTENING == 0 {
         serve::serve(socket.importance());
-    } else if signalled {
+    }
+    if signalled && (result.is_err() || socket.state() & slot_state::LISTENING != 0) {
         socket.tell(); // a wake-up that others may have
     }
     result
@@ -566,26 +567,35 @@ struct Leaving {
     socket: Socket,
     set: Set,
     using: InUse,
+    /// Whose they are.
+    generation: u32,
     call: under_way::Mark,
 }
 
 /// A thread is cancelled in its sleep, or a signal handler jumps out of it (the C library's `longjmp` calls this, too).
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what `sleep_until` gave, in a frame that still stands.
-    let Leaving { socket, set, using, call } = unsafe { leaving.cast::<Leaving>().read() };
-    unwatch(socket, set);
-    left_asleep(set, using);
-    // A wake-up that it was to have goes to another one.
-    socket.tell();
+    let Leaving { socket, set, using, generation, call } = unsafe { leaving.cast::<Leaving>().read() };
+    if generation == attach::generation() {
+        unwatch(socket, set);
+        left_asleep(set, using);
+        // A wake-up that it was to have goes to another one.
+        socket.tell();
+    } else {
+        forget_use(); // it is a child's: its parent sleeps on
+    }
     under_way::cancelled(call);
 }
 
 /// No set is left: looks every millisecond. Slow, and seen as such, but never wrong.
-fn poll_slowly(deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
+fn poll_slowly(socket: Socket, deadline: Option<u64>, ready: impl Fn() -> bool) -> Result<(), c_int> {
     loop {
         elsewhere(|| real::nap(1000));
         if ready() {
             return Ok(());
+        }
+        if rings::has_left(socket) || under_way::is_left() {
+            return Err(MOVED);
         }
         if attach::dead() {
             return Err(libc::ECONNRESET);

@@ -17,6 +17,12 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// See the other `dispatch`.
+pub(crate) const SLOW_NS: u64 = 500_000_000;
+
+/// See the other `dispatch`. Here they wait.
+pub(crate) fn let_end() {}
+
+/// See the other `dispatch`.
 pub(crate) fn hold_signals() -> u64 {
     let mut before = 0;
     change_mask(u64::MAX, &raw mut before);

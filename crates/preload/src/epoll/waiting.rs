@@ -49,7 +49,7 @@ pub(crate) fn await_events(
     }
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
-    let (mut spun, mut quiet) = (false, None);
+    let (mut spun, mut kicks, mut quiet) = (false, 0u32, None);
     loop {
         let mut epoll = lock(number);
         if !epoll.is_ours() {
@@ -57,9 +57,11 @@ pub(crate) fn await_events(
             if zero {
                 return Answer::Done(wait_kernel(epoll, number, epfd, out, Some(0), mask).0);
             }
-            let mask = in_sleep(&mut quiet, mask);
+            // What the kernel tells goes to the program as it is, but for what is left out.
+            let mask = if kicks == 0 { mask } else { in_sleep(&mut quiet, mask) };
             let (n, kicked) = wait_kernel(epoll, number, epfd, out, deadline, mask);
             if kicked && n == 0 {
+                kicks += 1;
                 continue;
             }
             return Answer::Done(n);
@@ -149,9 +151,8 @@ fn sleep_once(
     deadline: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<isize> {
-    let mut leaving = Leaving { number, set: Some(set), sleeps: false };
+    let mut leaving = Leaving { number, set: Some(set), sleeps: false, generation: attach::generation() };
     let place = &raw mut leaving;
-    let generation = attach::generation();
     let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
     // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
     let mut epoll = real::cancellable(cancelled, place.cast(), || {
@@ -171,7 +172,7 @@ fn sleep_once(
         // SAFETY: as above.
         unsafe { (*place).sleeps = false };
         // In a child that a handler has forked here nobody was counted.
-        if attach::generation() == generation {
+        if attach::generation() == leaving.generation {
             epoll.no_longer_sleeps(set);
         }
         epoll
@@ -205,6 +206,8 @@ struct Leaving {
     set: Option<Set>,
     /// It is counted as asleep.
     sleeps: bool,
+    /// In whose books.
+    generation: u32,
 }
 
 /// A thread is cancelled in its sleep, or a handler jumps out of it. What woke it is for others, too: level-triggered bits and
@@ -212,7 +215,7 @@ struct Leaving {
 extern "C" fn cancelled(leaving: *mut c_void) {
     // SAFETY: what the sleeper gave, in a frame that still stands and does not go on.
     let leaving = unsafe { &*leaving.cast::<Leaving>() };
-    if !leaving.sleeps {
+    if !leaving.sleeps || leaving.generation != attach::generation() {
         return;
     }
     let mut epoll = lock(leaving.number);
@@ -251,7 +254,7 @@ fn wait_kernel(
             left.div_ceil(1_000_000).min(i32::MAX as u64) as c_int
         }
     };
-    let mut leaving = Leaving { number, set: None, sleeps: false };
+    let mut leaving = Leaving { number, set: None, sleeps: false, generation: attach::generation() };
     let place = &raw mut leaving;
     let (mut n, mut errno) = (0, 0);
     // See `sleep_once`.

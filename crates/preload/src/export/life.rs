@@ -33,6 +33,7 @@ pub(super) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let _deferred = real::Deferred::new();
     finish_int(life::connect(fd, address, len))
 }
 
@@ -158,6 +159,7 @@ pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mu
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn close(fd: c_int) -> c_int {
+    let _deferred = real::Deferred::new();
     life::close(fd)
 }
 

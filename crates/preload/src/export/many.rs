@@ -35,6 +35,7 @@ pub(super) extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mu
     if attach::region().is_none() {
         return real::epoll_ctl(epfd, op, fd, event);
     }
+    let _deferred = real::Deferred::new();
     finish_int(epoll::control(epfd, op, fd, event))
 }
 

@@ -630,6 +630,46 @@ CASE(forks_that_interrupt) {
 }
 
 static int worked_on;
+static void fork_and_leave(int number) {
+    forked = fork();
+    if (forked == 0 && may_jump) siglongjmp(way_out, 1);
+    if (forked > 0) return;
+    /* What its parent sleeps on is the child's to close. */
+    close(worked_on);
+    int other = accepted("B");
+    char byte;
+    tell("send B x");
+    _exit(recv(other, &byte, 1, 0) == 1 ? number : 1);
+}
+
+/* A child is forked in the midst of a sleep, and leaves that in ways of its own: its parent sleeps on, and is woken. */
+CASE(children_that_leave_a_sleep) {
+    struct sigaction action = {.sa_handler = fork_and_leave, .sa_flags = SA_RESTART};
+    char byte;
+    int status = 0;
+    sigaction(SIGUSR1, &action, NULL);
+    worked_on = accepted("A");
+    for (volatile int i = 0; i < 2; i++) {
+        struct pollfd one = {worked_on, POLLIN, 0};
+        struct disturber both = disturbing("send A y");
+        may_jump = i;
+        if (sigsetjmp(way_out, 1)) _exit(7);
+        pthread_create(&both.thread, NULL, disturb, &both);
+        T(recv(worked_on, &byte, 1, 0));
+        NEED(pthread_join(both.thread, NULL) == 0 && waitpid(forked, &status, 0) == forked);
+        out("child %d", WEXITSTATUS(status));
+        /* And sleeps well from then on. */
+        both = disturbing("send A z");
+        signal(SIGUSR1, SIG_IGN);
+        pthread_create(&both.thread, NULL, disturb, &both);
+        T(poll(&one, 1, SOON_MS));
+        T(recv(worked_on, &byte, 1, 0));
+        NEED(pthread_join(both.thread, NULL) == 0);
+        sigaction(SIGUSR1, &action, NULL);
+    }
+}
+
+static int worked_on;
 static void close_here(int number) {
     close(worked_on);
     (void)number;
