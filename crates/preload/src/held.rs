@@ -51,8 +51,9 @@ const LOOK_FOR_DEATH: u32 = 256;
 /// Tries after which a look is due whether it is stopped: by then this thread naps between its tries.
 const LOOK_FOR_STOP: u32 = 64;
 const FIRST_LOOK_FOR_STOP: u32 = 192;
-/// How often a stopped holder is looked at.
-const TICK_NS: i64 = 5_000_000;
+/// How often a stopped holder is looked at: in no step with a program's own timers, for a signal that comes between two
+/// looks ends the call, and one in the midst of a look does not.
+const TICK_NS: i64 = 5_303_000;
 
 /// What stands in a lock that the calling thread holds.
 #[inline]
