@@ -366,17 +366,23 @@ thread_local! {
 
 /// `work`, in which the thread is not cancelled: it holds something, and calls what a cancellation would end.
 pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    // glibc 2.36: who can be cancelled anywhere, and is so by `pthread_setcancelstate`, does not end as PTHREAD_CANCELED.
+    let _deferred = Deferred::new();
     let mut before = ENABLE;
     pthread_setcancelstate(DISABLE, &raw mut before);
-    if before == ENABLE {
-        UNCANCELLED.set((&raw const before).addr());
+    if before != ENABLE {
+        return work();
     }
+    UNCANCELLED.set((&raw const before).addr());
     let result = work();
-    pthread_setcancelstate(before, ptr::null_mut());
-    if before == ENABLE {
-        UNCANCELLED.set(0);
-    }
+    be_cancelled();
     result
+}
+
+/// The thread leaves [`uncancelled`].
+fn be_cancelled() {
+    pthread_setcancelstate(ENABLE, ptr::null_mut());
+    UNCANCELLED.set(0);
 }
 
 /// A handler of this thread jumps: it can be cancelled again if that leaves [`uncancelled`].
@@ -384,8 +390,7 @@ pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
     let frame = UNCANCELLED.get();
     if frame != 0 && leaves(frame) {
-        UNCANCELLED.set(0);
-        pthread_setcancelstate(ENABLE, ptr::null_mut());
+        be_cancelled();
     }
     if MADE_DEFERRED.get() != 0 && leaves(MADE_DEFERRED.get()) {
         drop(Deferred(()));
@@ -442,10 +447,19 @@ impl Deferred {
         (ANYWHERE.get() && MADE_DEFERRED.get() == 0).then(|| {
             let here = 0u8;
             pthread_setcanceltype(DEFERRED, ptr::null_mut());
+            await_cancellation();
             MADE_DEFERRED.set((&raw const here).addr());
             Deferred(())
         })
     }
+}
+
+/// The signal of a `pthread_cancel` that found the thread as it was before may still be on its way. glibc 2.36 heeds only the
+/// type when it comes, which any `write` of its own changes, and not the state. At their end such functions await it.
+fn await_cancellation() {
+    let before = errno();
+    read(-1, ptr::null_mut(), 0);
+    set_errno(before);
 }
 
 impl Drop for Deferred {
