@@ -95,7 +95,7 @@ fn accept_patiently(
                 serve::took(accepted);
                 return new_fd as isize;
             }
-            real::uncancelled(|| real::close(new_fd));
+            real::close_uncancelled(new_fd);
             if let Err(errno) = claimed {
                 return err(errno);
             }
@@ -143,7 +143,7 @@ fn new_descriptor(fd: c_int, listener: Socket, close_on_exec: c_int) -> c_int {
         }
         // What had the number by then may have been something else.
         if new_fd >= 0 {
-            real::uncancelled(|| real::close(new_fd));
+            real::close_uncancelled(new_fd);
         }
     }
     let family = if listener.is_inet6() { libc::AF_INET6 } else { libc::AF_INET };

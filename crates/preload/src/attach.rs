@@ -13,7 +13,7 @@ use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::{Lock, undisturbed};
-use crate::{dispatch, exec, limits, own, real, rings, stdio, table, wait};
+use crate::{cancel, dispatch, exec, limits, own, real, rings, stdio, table, wait};
 
 mod fork;
 
@@ -107,7 +107,9 @@ fn own_process() {
 pub(crate) fn ring(engine: usize) {
     let one = 1u64;
     // Whoever is cancelled here has marked something, and the engine would sleep on.
-    real::uncancelled(|| real::write(DOORBELLS[engine].load(Ordering::Relaxed), (&raw const one).cast(), 8));
+    cancel::uncancelled(|| {
+        real::write(DOORBELLS[engine].load(Ordering::Relaxed), (&raw const one).cast(), 8)
+    });
 }
 
 /// Descriptors beside an answer: the region's memory and the doorbells of all engines at most.
@@ -125,7 +127,7 @@ fn exchange_with(
     answer: bool,
 ) -> Result<(Message, Descriptors), c_int> {
     // Under a lock, and an answer that nobody has taken would be the next one's.
-    real::uncancelled(|| exchange_now(connection, request, file, answer))
+    cancel::uncancelled(|| exchange_now(connection, request, file, answer))
 }
 
 fn exchange_now(
@@ -213,7 +215,7 @@ pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
         return None;
     }
     if region.set(answer.value).is_none() {
-        real::close(pipe);
+        real::close_uncancelled(pipe);
         return None;
     }
     Some((answer.value, own::protect_set(pipe, answer.value)))
@@ -416,7 +418,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
     let len = size_of::<libc::sockaddr_un>() as u32;
     if real::connect(fd, (&raw const address).cast(), len) < 0 {
         let errno = real::errno();
-        real::close(fd);
+        real::close_uncancelled(fd);
         return Err(fail(CONNECTING, errno));
     }
     let mut exe = [0u8; 512];
@@ -436,7 +438,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
         hello.flags |= flag::BACKGROUND;
     }
     let (answer, [memory, doorbells @ ..]) = exchange(fd, hello, true).map_err(|errno| {
-        real::close(fd); // the program may go on, and the number is its own then
+        real::close_uncancelled(fd); // the program may go on, and the number is its own then
         fail(ATTACHING, errno)
     })?;
     if memory < 0 {
@@ -471,7 +473,7 @@ impl ForImage {
     pub(crate) fn close(&self) {
         let fds = [self.connection, self.memory].into_iter().chain(self.doorbells);
         for fd in fds.filter(|&fd| fd >= 0) {
-            real::close(fd);
+            real::close_uncancelled(fd);
         }
     }
 }

@@ -7,7 +7,7 @@ use scoutline_abi::layout::{CALL_COUNT, Call, EXCLUSIVE, call_state, engine_stat
 
 use crate::lock::undisturbed;
 use crate::wait::{Set, Woken};
-use crate::{attach, dispatch, engines, lock, real, slot, wait};
+use crate::{attach, cancel, dispatch, engines, lock, real, slot, wait};
 
 /// How often an answer is looked for before sleeping.
 const SPINS: u32 = 200;
@@ -22,7 +22,7 @@ pub(crate) fn call(op: u32, slot: u32, arguments: [u64; 4]) -> i32 {
 /// Asks this engine something that is about no slot.
 pub(crate) fn ask_engine(engine: usize, op: u32, arguments: [u64; 4]) -> i32 {
     let Some(region) = attach::region().filter(|_| !attach::dead()) else { return -libc::ECONNRESET };
-    let asked = real::uncancelled(|| ask(region, engine, op, 0, arguments, 0));
+    let asked = cancel::uncancelled(|| ask(region, engine, op, 0, arguments, 0));
     asked.map_or(-libc::ECONNRESET, |(result, _)| result)
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn call_with(op: u32, slot: u32, arguments: [u64; 4], more: u64) -> (
         return gone;
     }
     let engine = engines::of_slot(region, slot);
-    real::uncancelled(|| ask(region, engine, op, slot, arguments, more)).unwrap_or(gone)
+    cancel::uncancelled(|| ask(region, engine, op, slot, arguments, more)).unwrap_or(gone)
 }
 
 /// `None`: the engine is gone.

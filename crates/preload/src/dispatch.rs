@@ -41,7 +41,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
-use crate::{attach, real};
+use crate::{attach, cancel, real};
 use calls::Next;
 
 const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
@@ -165,9 +165,10 @@ thread_local! {
 }
 
 /// No signal comes until [`set_mask`] with the answer, but what an instruction raises (Linux ends who blocks that), SIGSYS for
-/// one, and glibc's own for `setuid`, which another thread waits for.
+/// one, and glibc's own: for another thread's `setuid`, which waits for it, and for a cancellation, for which glibc waits at the
+/// end of each call in which a thread is cancelled (`nptl/cancellation.c`).
 pub(crate) fn hold_signals() -> u64 {
-    let all = !(signals::OURS | signals::RAISED | signals::SETXID | signals::NEVER_HELD);
+    let all = !(signals::OURS | signals::RAISED | signals::LIBRARYS | signals::NEVER_HELD);
     let mut before = 0;
     change_mask(libc::SIG_BLOCK, &raw const all, &raw mut before);
     if before & all != all {
@@ -291,7 +292,7 @@ pub(crate) fn resolving<R>(work: impl FnOnce() -> R) -> R {
     signals::unblock();
     RESOLVING.set(here);
     Mode::Resolver.enter();
-    let result = real::cancellable(resolved, ptr::null_mut(), work);
+    let result = cancel::cancellable(resolved, ptr::null_mut(), work);
     Mode::base().enter();
     RESOLVING.set(within);
     result

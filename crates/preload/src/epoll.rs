@@ -43,7 +43,7 @@ use crate::serve::{self, Hold};
 use crate::slot::{Socket, kept};
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
-use crate::{attach, own, real, table};
+use crate::{attach, cancel, own, real, table};
 
 /// Epoll descriptors that can carry our sockets.
 const EPOLL_COUNT: usize = 1024;
@@ -264,7 +264,7 @@ impl Epoll {
         }
         if let Some(fd) = self.kick {
             let one = 1u64;
-            real::uncancelled(|| real::write(fd, (&raw const one).cast(), 8));
+            cancel::uncancelled(|| real::write(fd, (&raw const one).cast(), 8));
         }
     }
 
@@ -290,7 +290,7 @@ impl Epoll {
                 Some(Mark::WakeUp) => {
                     if let Some(fd) = self.kick.filter(|_| self.in_kernel == 0) {
                         let mut count = 0u64;
-                        real::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
+                        cancel::uncancelled(|| real::read(fd, (&raw mut count).cast(), 8));
                     }
                     None
                 }
@@ -309,7 +309,7 @@ impl Epoll {
             return 0;
         }
         // The caller holds our lock.
-        let n = real::uncancelled(|| real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0));
+        let n = cancel::uncancelled(|| real::epoll_wait(epfd, out.as_mut_ptr(), out.len() as c_int, 0));
         self.strip(out, n.max(0) as usize)
     }
 

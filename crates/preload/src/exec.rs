@@ -38,7 +38,7 @@ use scoutline_abi::Region;
 
 use crate::dispatch::signals;
 use crate::table::Entry;
-use crate::{attach, family, real, rings, table};
+use crate::{attach, cancel, family, real, rings, table};
 
 use actions::Made;
 pub(crate) use actions::{Action, add_action, after_fork, before_fork, clear_actions};
@@ -117,7 +117,7 @@ pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -
         return exec(environment);
     };
     rings::before_image();
-    real::uncancelled(|| execute_alone(environment, exec, region))
+    cancel::uncancelled(|| execute_alone(environment, exec, region))
 }
 
 fn execute_alone(
@@ -170,7 +170,7 @@ fn spawn_through(
 ) -> c_int {
     let spawn = |object, environment| signals::handing_on(|| spawn(object, environment));
     // It is no place to be cancelled, and what it calls is: its locks would stay taken.
-    real::uncancelled(|| spawn_alone(actions, object, region, environment, spawn))
+    cancel::uncancelled(|| spawn_alone(actions, object, region, environment, spawn))
 }
 
 fn spawn_alone(

@@ -27,7 +27,7 @@ use libc::{iovec, msghdr, ssize_t};
 use crate::real::{self, err, finish};
 use crate::slot::Socket;
 use crate::wait::MOVED;
-use crate::{memory, under_way};
+use crate::{cancel, memory, under_way};
 
 pub(crate) use data::{RWF_NOWAIT, read, receive_message, write};
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +52,7 @@ fn cancellable(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ss
 /// ([`MOVED`]).
 #[inline]
 fn either(fd: c_int, here: impl Fn(Socket) -> isize, there: impl Fn() -> ssize_t) -> ssize_t {
-    let _deferred = real::Deferred::new();
+    let _deferred = cancel::Deferred::new();
     loop {
         let Some(socket) = ours(fd) else {
             let result = there();

@@ -15,7 +15,7 @@ use scoutline_abi::layout::{EXTENT_COUNT, MAX_AHEAD, MIN_EXTENT, slot_state};
 
 use crate::slot::Socket;
 use crate::stream::publish;
-use crate::{attach, real};
+use crate::{attach, cancel};
 
 /// Files that a thread remembers.
 const REMEMBERED: usize = 32;
@@ -118,7 +118,7 @@ fn is_resident(fd: c_int, start: off_t, len: u64) -> bool {
         let mut byte = 0u8;
         let iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         // SAFETY: one byte of ours.
-        real::uncancelled(|| unsafe {
+        cancel::uncancelled(|| unsafe {
             libc::preadv2(fd, &raw const iov, 1, at as off_t, libc::RWF_NOWAIT) == 1
         })
     })

@@ -19,7 +19,7 @@ use scoutline_abi::layout::PROCESS_COUNT;
 
 use crate::slot::{self, Socket};
 use crate::table::{self, Entry};
-use crate::{adopt, attach, options, passing, real};
+use crate::{adopt, attach, cancel, options, passing, real};
 
 /// [`table::look`] for a call on `fd`: also what another process has made of it.
 pub(crate) fn look(fd: c_int) -> Entry {
@@ -63,7 +63,7 @@ fn is_connected(fd: c_int) -> bool {
 
 /// `fd`, a shared candidate until now, has become `socket`.
 pub(crate) fn share(fd: c_int, socket: Socket) {
-    real::uncancelled(|| share_with_others(fd, socket));
+    cancel::uncancelled(|| share_with_others(fd, socket));
 }
 
 fn share_with_others(fd: c_int, socket: Socket) {

@@ -21,7 +21,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::{ENGINE_HOLDS, HOLDER_PROCESS};
 
 use crate::lock::back_off;
-use crate::{attach, own, real, wait};
+use crate::{attach, cancel, own, real, wait};
 
 /// A direction's lock, held. Given back on drop.
 pub(crate) struct Held {
@@ -197,7 +197,7 @@ fn is_stopped(region: &Region, holder: u32) -> bool {
         return false; // who runs this is not
     }
     let pid = region.process(number).map_or(0, |process| process.pid.load(Ordering::Relaxed));
-    pid != 0 && real::uncancelled(|| matches!(state_of(pid), Some(b'T' | b't')))
+    pid != 0 && cancel::uncancelled(|| matches!(state_of(pid), Some(b'T' | b't')))
 }
 
 /// The letter in `/proc/PID/stat`. No memory is asked for: it may be a signal handler that wants to know.
@@ -212,7 +212,7 @@ fn state_of(pid: u32) -> Option<u8> {
     }
     let mut text = [0u8; 128];
     let got = real::read(fd, text.as_mut_ptr().cast(), text.len());
-    real::close(fd);
+    real::close_uncancelled(fd);
     let text = text.get(..usize::try_from(got).ok()?)?;
     // The name before it may have any bytes, parentheses too, but is at most 64 long.
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
@@ -241,7 +241,7 @@ impl Ticks {
         if self.deadline.is_some_and(|at| real::now_ns() >= at) {
             return Err(libc::EAGAIN);
         }
-        real::uncancelled(|| {
+        cancel::uncancelled(|| {
             if self.timer < 0 {
                 let pause = timespec { tv_sec: 0, tv_nsec: TICK_NS };
                 let result =
@@ -258,7 +258,7 @@ impl Ticks {
 impl Drop for Ticks {
     fn drop(&mut self) {
         if self.timer >= 0 {
-            real::uncancelled(|| own::discard(self.timer));
+            cancel::uncancelled(|| own::discard(self.timer));
         }
     }
 }

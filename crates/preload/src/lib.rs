@@ -41,6 +41,7 @@ mod adopt;
 mod attach;
 mod bind;
 mod call;
+mod cancel;
 mod control;
 mod datagram;
 #[cfg(target_arch = "x86_64")]

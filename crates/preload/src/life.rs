@@ -4,7 +4,7 @@
 //! (or to any address and a port), listens on any address, or connects or sends to where paths lead. Binding to
 //! any address with port 0 decides nothing yet: the kernel picks the port, and what comes next decides.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{sockaddr, socklen_t};
@@ -20,8 +20,8 @@ use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::MOVED;
 use crate::{
-    attach, call, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream, table,
-    under_way, wait,
+    attach, call, cancel, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream,
+    table, under_way, wait,
 };
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -403,9 +403,9 @@ fn give_up_connecting(socket: Socket) -> bool {
 /// Waits for an answer of the engine, whatever handlers run meanwhile, for as long as anybody has the socket.
 fn await_or_gone(socket: Socket, answered: impl Fn() -> bool) {
     while !answered() && !attach::dead() {
-        match wait::wait_for(socket, None, &answered) {
+        match cancel::uncancelled(|| wait::wait_for(socket, None, &answered)) {
             Err(libc::EBADF) => return,
-            Err(MOVED | libc::EPIPE) => real::uncancelled(|| real::nap(50)),
+            Err(MOVED | libc::EPIPE) => cancel::uncancelled(|| real::nap(50)),
             _ => {}
         }
     }
@@ -421,18 +421,26 @@ pub(crate) fn close(fd: c_int) -> c_int {
         }
         _ => {
             real::pthread_testcancel();
-            let (entry, result) = table::close_by(fd, || real::uncancelled(|| real::close(fd)));
+            let (entry, result) = table::close_by(fd, || real::close_uncancelled(fd));
             let errno = real::errno();
             if let Entry::Socket(slot) = entry
                 && let Some(socket) = Socket::at(slot)
             {
-                stream::linger(socket);
+                let mut rest = (fd, entry);
+                cancel::cancellable(left_lingering, (&raw mut rest).cast(), || stream::linger(socket));
             }
             left(fd, entry);
             real::set_errno(errno);
             result
         }
     }
+}
+
+/// A thread is cancelled while it lingers, or a handler jumps out of that: the number is gone all the same.
+extern "C" fn left_lingering(rest: *mut c_void) {
+    // SAFETY: what `close` gave, in a frame that still stands.
+    let (fd, entry) = unsafe { rest.cast::<(c_int, Entry)>().read() };
+    left(fd, entry);
 }
 
 /// The process ends in good order: its sockets are closed as Linux would close them, with what they still have to
@@ -473,7 +481,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
             }
             Entry::Kernel => {}
             _ => {
-                let close = || real::uncancelled(|| real::close(fd as c_int));
+                let close = || real::close_uncancelled(fd as c_int);
                 let (entry, _) = table::close_by(fd as c_int, close);
                 left(fd as c_int, entry);
             }

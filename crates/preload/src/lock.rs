@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::sigset_t;
 
-use crate::{dispatch, real};
+use crate::{cancel, dispatch, real};
 
 /// Data behind a lock that is held for moments only.
 pub(crate) struct Lock<T> {
@@ -38,7 +38,7 @@ pub(crate) fn back_off(tries: u32) {
         // SAFETY: no arguments.
         unsafe { libc::sched_yield() };
     } else {
-        real::uncancelled(|| real::nap(50));
+        cancel::uncancelled(|| real::nap(50));
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
 
 /// What is found out once.
 pub(crate) fn once<T>(cell: &OnceLock<T>, find: impl FnOnce() -> T) -> &T {
-    cell.get().unwrap_or_else(|| undisturbed(|| cell.get_or_init(find)))
+    cell.get().unwrap_or_else(|| cancel::uncancelled(|| undisturbed(|| cell.get_or_init(find))))
 }
 
 thread_local! {

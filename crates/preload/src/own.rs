@@ -26,7 +26,7 @@ pub(crate) fn protect_set(pipe: c_int, set: u32) -> c_int {
 pub(crate) fn move_up(fd: c_int) -> c_int {
     let moved = copy_up(fd, libc::F_DUPFD_CLOEXEC);
     if moved >= 0 {
-        real::uncancelled(|| real::close(fd)); // who calls may hold a lock
+        real::close_uncancelled(fd); // who calls may hold a lock
         return moved;
     }
     real::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
@@ -37,7 +37,7 @@ pub(crate) fn move_up(fd: c_int) -> c_int {
 pub(crate) fn move_up_open(fd: c_int) -> c_int {
     let moved = copy_up(fd, libc::F_DUPFD);
     if moved >= 0 {
-        real::uncancelled(|| real::close(fd));
+        real::close_uncancelled(fd);
         return moved;
     }
     real::fcntl(fd, libc::F_SETFD, 0);
@@ -91,7 +91,7 @@ fn reenter(fd: c_int, change: impl Fn(u64) -> u64) {
 pub(crate) fn discard(fd: c_int) {
     reenter(fd, |_| 0);
     table::put(fd, table::Entry::Kernel);
-    real::uncancelled(|| real::close(fd));
+    real::close_uncancelled(fd);
 }
 
 /// The program wants the number of one of our descriptors for itself (`dup2`): ours moves away.

@@ -115,7 +115,7 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
                 *fd = made;
             }
             Ok(made) => {
-                real::close(made);
+                real::close_uncancelled(made);
                 failed = libc::EINVAL;
             }
             Err(errno) => failed = errno,
@@ -131,7 +131,7 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
             socket.take_from_flight(false);
             socket.release();
         }
-        real::close(made);
+        real::close_uncancelled(made);
     }
     result
 }
@@ -146,7 +146,7 @@ fn make_stand_in(fd: c_int, socket: Socket) -> Result<c_int, c_int> {
     }
     ip_options::carry_along(fd, made, socket);
     stand_for(made, Some(socket)).map(|()| made).inspect_err(|_| {
-        real::close(made);
+        real::close_uncancelled(made);
     })
 }
 

@@ -19,7 +19,7 @@ use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep};
 use crate::table::Entry;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, epoll, family, real, table};
+use crate::{attach, cancel, epoll, family, real, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
@@ -255,7 +255,7 @@ fn ready(fds: &[pollfd]) -> isize {
 
 /// `poll` and `ppoll` where some descriptor is ours. `zero`: do not wait; `deadline` none: for ever.
 pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
-    let _deferred = real::Deferred::new();
+    let _deferred = cancel::Deferred::new();
     let result = await_ready(Call::Poll, fds, zero, deadline, mask);
     go_on(fds, result);
     result
@@ -324,7 +324,7 @@ fn await_ready(
         let mut leaving = Leaving { fds: ptr::from_ref(fds), kept: Kept::default(), set, using, generation };
         let place = &raw mut leaving;
         // From before anything is held until nothing is: a handler may jump out of every moment of it.
-        real::cancellable(cancelled, place.cast(), || {
+        cancel::cancellable(cancelled, place.cast(), || {
             // SAFETY: `cancelled` looks at it only when this will not go on.
             let kept = unsafe { &mut (*place).kept };
             if look(fds) == 0 && kept.take(fds) {
@@ -546,7 +546,7 @@ impl Sets {
                 | wants(self.write, POLLOUT | POLLWRNORM)
                 | wants(self.except, POLLPRI);
         }
-        let _deferred = real::Deferred::new();
+        let _deferred = cancel::Deferred::new();
         let now_mask = if zero { mask } else { ptr::null() };
         let mut result = await_ready(Call::Select, fds, true, None, now_mask);
         if result >= 0 && fds.iter().any(|entry| entry.revents & POLLNVAL != 0) {

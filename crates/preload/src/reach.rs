@@ -207,7 +207,7 @@ fn try_on_kernel<R>(
     let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
     address::write(name, inet6, (&raw mut to).cast(), &raw mut len);
     let found = attempt(fd, (&raw const to).cast(), len);
-    real::close(fd);
+    real::close_uncancelled(fd);
     found
 }
 

@@ -4,7 +4,6 @@
 //! The wrappers are safe functions: they hand pointers of the program, or of ours, to system calls, and the kernel
 //! answers EFAULT to what does not point anywhere.
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::transmute;
 use std::ptr;
@@ -15,6 +14,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::cancel;
 use crate::table::{self, Entry};
 
 /// Arguments or environment of a program.
@@ -61,7 +61,7 @@ macro_rules! real {
                     function = resolve_into(&pointer::$name, $symbol);
                 }
                 // SAFETY: the symbol has this signature in every C library for Linux.
-                unsafe { transmute::<*mut c_void, extern "C" fn($($ty),*) -> $ret>(function)($($arg),*) }
+                unsafe { transmute::<*mut c_void, extern "C-unwind" fn($($ty),*) -> $ret>(function)($($arg),*) }
             }
         )*
     };
@@ -170,9 +170,9 @@ real! {
     fn pthread_testcancel() -> () = c"pthread_testcancel";
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int = c"pthread_setcancelstate";
     fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = c"pthread_setcanceltype";
-    fn cleanup_push(buffer: *mut CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
+    fn cleanup_push(buffer: *mut cancel::CleanUp, routine: extern "C" fn(*mut c_void), argument: *mut c_void) -> ()
         = c"_pthread_cleanup_push";
-    fn cleanup_pop(buffer: *mut CleanUp, execute: c_int) -> () = c"_pthread_cleanup_pop";
+    fn cleanup_pop(buffer: *mut cancel::CleanUp, execute: c_int) -> () = c"_pthread_cleanup_pop";
     fn fclose(stream: *mut libc::FILE) -> c_int = c"fclose";
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE = c"fdopen";
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE = c"freopen";
@@ -317,7 +317,7 @@ pub(crate) fn say(parts: &[&[u8]]) {
         line[len..len + take].copy_from_slice(&part[..take]);
         len += take;
     }
-    uncancelled(|| without_pipe_signal(|| write(2, line.as_ptr().cast(), len)));
+    cancel::uncancelled(|| without_pipe_signal(|| write(2, line.as_ptr().cast(), len)));
 }
 
 /// `write`, of whose EPIPE the program is not told.
@@ -336,138 +336,6 @@ fn without_pipe_signal(write: impl FnOnce() -> ssize_t) {
             libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const none);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-    }
-}
-
-/// Room for what the C library keeps of a clean-up handler: `struct _pthread_cleanup_buffer`, four words.
-#[repr(C)]
-pub(crate) struct CleanUp([usize; 4]);
-
-/// `sleep`, a call in which a thread may be cancelled; `undo` is called with `argument` if it is.
-pub(crate) fn cancellable<R>(
-    undo: extern "C" fn(*mut c_void),
-    argument: *mut c_void,
-    sleep: impl FnOnce() -> R,
-) -> R {
-    let mut buffer = CleanUp([0; 4]);
-    cleanup_push(&raw mut buffer, undo, argument);
-    let result = sleep();
-    cleanup_pop(&raw mut buffer, 0);
-    result
-}
-
-const ENABLE: c_int = 0; // PTHREAD_CANCEL_ENABLE, everywhere
-const DISABLE: c_int = 1;
-
-thread_local! {
-    /// About where on its stack the thread has come to be not cancelled by us; 0: nowhere.
-    static UNCANCELLED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// `work`, in which the thread is not cancelled: it holds something, and calls what a cancellation would end.
-pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
-    // glibc 2.36: who can be cancelled anywhere, and is so by `pthread_setcancelstate`, does not end as PTHREAD_CANCELED.
-    let _deferred = Deferred::new();
-    let mut before = ENABLE;
-    pthread_setcancelstate(DISABLE, &raw mut before);
-    if before != ENABLE {
-        return work();
-    }
-    UNCANCELLED.set((&raw const before).addr());
-    let result = work();
-    be_cancelled();
-    result
-}
-
-/// The thread leaves [`uncancelled`].
-fn be_cancelled() {
-    pthread_setcancelstate(ENABLE, ptr::null_mut());
-    UNCANCELLED.set(0);
-}
-
-/// A handler of this thread jumps: it can be cancelled again if that leaves [`uncancelled`].
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
-    let frame = UNCANCELLED.get();
-    if frame != 0 && leaves(frame) {
-        be_cancelled();
-    }
-    if MADE_DEFERRED.get() != 0 && leaves(MADE_DEFERRED.get()) {
-        drop(Deferred(()));
-    }
-}
-
-/// `work` for who can be cancelled at any moment here, as the C library has it around its own calls that sleep: for the
-/// time of it only where it sleeps itself. Who cannot is not cancelled in it at all.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
-    let mut before = DEFERRED;
-    pthread_setcanceltype(DEFERRED, &raw mut before);
-    if before == DEFERRED {
-        return uncancelled(work);
-    }
-    let result = work();
-    pthread_setcanceltype(before, ptr::null_mut());
-    result
-}
-
-const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
-const ASYNCHRONOUS: c_int = 1;
-
-thread_local! {
-    /// The program has said that the thread may be cancelled at any moment.
-    static ANYWHERE: Cell<bool> = const { Cell::new(false) };
-    /// About where on its stack it is made deferred for a call; 0: nowhere.
-    static MADE_DEFERRED: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Of a program.
-pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
-    if kind != DEFERRED && kind != ASYNCHRONOUS {
-        return libc::EINVAL;
-    }
-    let was = ANYWHERE.replace(kind == ASYNCHRONOUS);
-    if !before.is_null() {
-        // SAFETY: the program vouches for its integer.
-        unsafe { before.write(if was { ASYNCHRONOUS } else { DEFERRED }) };
-    }
-    if MADE_DEFERRED.get() == 0 {
-        pthread_setcanceltype(kind, ptr::null_mut());
-    }
-    0
-}
-
-/// The thread is cancelled where it sleeps only, until dropped: code of ours cannot be left anywhere.
-pub(crate) struct Deferred(());
-
-impl Deferred {
-    /// Of a thread that may be cancelled anywhere, unless it is so already.
-    #[inline]
-    pub(crate) fn new() -> Option<Deferred> {
-        (ANYWHERE.get() && MADE_DEFERRED.get() == 0).then(|| {
-            let here = 0u8;
-            pthread_setcanceltype(DEFERRED, ptr::null_mut());
-            await_cancellation();
-            MADE_DEFERRED.set((&raw const here).addr());
-            Deferred(())
-        })
-    }
-}
-
-/// The signal of a `pthread_cancel` that found the thread as it was before may still be on its way. glibc 2.36 heeds only the
-/// type when it comes, which any `write` of its own changes, and not the state. At their end such functions await it.
-fn await_cancellation() {
-    let before = errno();
-    read(-1, ptr::null_mut(), 0);
-    set_errno(before);
-}
-
-impl Drop for Deferred {
-    fn drop(&mut self) {
-        MADE_DEFERRED.set(0);
-        if ANYWHERE.get() {
-            pthread_setcanceltype(ASYNCHRONOUS, ptr::null_mut());
-        }
     }
 }
 
@@ -493,6 +361,11 @@ pub(crate) fn wall_ns() -> u64 {
     // SAFETY: fills the structure that we give.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// `close` of what the program has not asked to close: no place to be cancelled.
+pub(crate) fn close_uncancelled(fd: c_int) -> c_int {
+    syscall(libc::SYS_close, fd as usize, 0, 0, 0, 0, 0) as c_int
 }
 
 /// Waits a moment with nothing to wait for.

@@ -303,7 +303,7 @@ pub(crate) fn setup(entries: c_uint, parameters: *mut Parameters) -> c_long {
     let descriptor = fd as c_int;
     let view = if table::covers(descriptor) { View::map(descriptor, copy.shape()) } else { None };
     let Some(view) = view else {
-        real::close(descriptor);
+        real::close_uncancelled(descriptor);
         closed(number);
         return failed(libc::ENOMEM);
     };

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use libc::{iovec, off_t, pollfd};
 use scoutline_abi::Span2;
 
+use crate::cancel;
 use crate::extent;
 use crate::real::{self, err};
 use crate::slot::Socket;
@@ -54,7 +55,7 @@ fn read_now(from: c_int, spans: &[iovec; 2], at: Option<off_t>) -> isize {
     let at = at.unwrap_or(-1);
     // SAFETY: both parts lie in our mapping; -1 is the file's own position.
     let read = || unsafe { libc::preadv2(from, spans.as_ptr(), 2, at, libc::RWF_NOWAIT) };
-    real::ours(real::uncancelled(read))
+    real::ours(cancel::uncancelled(read))
 }
 
 /// Bad descriptors count too: what is done with them says so.
@@ -75,7 +76,7 @@ fn send_read(from: c_int, at: Option<off_t>, want: usize, send: impl FnOnce(&mut
     let mut bytes = vec![0u8; want];
     // SAFETY: as above.
     let read = || unsafe { libc::pread(from, bytes.as_mut_ptr().cast(), bytes.len(), position) };
-    let got = real::ours(real::uncancelled(read));
+    let got = real::ours(cancel::uncancelled(read));
     if got <= 0 {
         return got;
     }
@@ -226,7 +227,7 @@ fn splice_in_patiently(
         let got = fill(socket, want, more, |spans| match read_now(from, spans, None) {
             // Before Linux 6.5 a pipe cannot say.
             unsaid if unsaid == err(libc::EOPNOTSUPP) => {
-                real::ours(real::uncancelled(|| real::readv(from, spans.as_ptr(), 2)))
+                real::ours(cancel::uncancelled(|| real::readv(from, spans.as_ptr(), 2)))
             }
             got => got,
         });
@@ -295,7 +296,7 @@ fn empty(socket: Socket, to: c_int, want: usize) -> isize {
     let parts = vector(&spans);
     // SAFETY: both parts lie in our mapping; -1 is the position of what has none.
     let write = || unsafe { libc::pwritev2(to, parts.as_ptr(), 2, -1, libc::RWF_NOWAIT) };
-    let put = real::uncancelled(|| match real::ours(write()) {
+    let put = cancel::uncancelled(|| match real::ours(write()) {
         // Before Linux 6.5 a pipe cannot say.
         unsaid if unsaid == err(libc::EOPNOTSUPP) => real::ours(real::writev(to, parts.as_ptr(), 2)),
         put => put,

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::{FILE, ssize_t};
 
 use crate::table::Entry;
-use crate::{export, life, real, table};
+use crate::{cancel, export, life, real, table};
 
 type Read = extern "C" fn(*mut FILE, *mut c_void, ssize_t) -> ssize_t;
 type Write = extern "C" fn(*mut FILE, *const c_void, ssize_t) -> ssize_t;
@@ -196,7 +196,7 @@ extern "C" fn close(stream: *mut FILE) -> c_int {
     let fd = real::fileno(stream);
     if table::look(fd) != Entry::Kernel {
         // The C library's own is no place to be cancelled.
-        return real::uncancelled(|| life::close(fd));
+        return cancel::uncancelled(|| life::close(fd));
     }
     // SAFETY: as in `read`.
     unsafe { transmute::<*mut c_void, Close>(REAL_CLOSE.load(Ordering::Relaxed))(stream) }

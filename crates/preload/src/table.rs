@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
-use crate::real;
+use crate::{cancel, real};
 
 /// Descriptors that the table covers (address space only: pages exist once touched).
 pub(crate) const LEN: usize = 1 << 20;
@@ -146,7 +146,7 @@ fn closed(cell: &AtomicU64) -> u64 {
         if look < LOOKS {
             std::hint::spin_loop();
         } else {
-            real::uncancelled(|| real::nap(PAUSE_US));
+            cancel::uncancelled(|| real::nap(PAUSE_US));
         }
         let word = cell.load(Ordering::Acquire);
         if word != CLOSING {

@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use crate::slot::Socket;
-use crate::{attach, lock, real, table, wait};
+use crate::{attach, cancel, lock, real, table, wait};
 
 /// How often a socket that is in the table and held by nobody is looked for again.
 const TRIES: u32 = 1000;
@@ -46,11 +46,17 @@ pub(crate) fn call<R>(fd: c_int, socket: Socket, work: impl FnOnce() -> R) -> Op
     Call::new(socket).make(|call| call.hold_what_is(fd), work)
 }
 
-/// `work` in a call on `socket`, or beside one: held meanwhile, by the call if it is that one's. `None`: nobody has it.
+/// `work`, in which the thread sleeps, in a call on `socket` or beside one: held meanwhile, by the call if it is that one's.
+/// `None`: nobody has it.
 pub(crate) fn meanwhile<R>(socket: Socket, work: impl FnOnce() -> R) -> Option<R> {
     let call = Call::new(socket);
     let is_held = call.before().is_some_and(|outer| {
-        outer.socket.index == socket.index && outer.generation == call.generation && outer.is_held.get()
+        // One that sleeps already is what a handler, in which we are, has interrupted, and may jump back to.
+        let is_asleep = outer.sleeps_by.get() != 0;
+        outer.socket.index == socket.index
+            && outer.generation == call.generation
+            && outer.is_held.get()
+            && !is_asleep
     });
     if is_held { Some(work()) } else { call.make(Call::hold, work) }
 }
@@ -218,6 +224,6 @@ pub(crate) fn before_jump(target: usize) {
         // SAFETY: its frame still stands.
         unsafe { &*top }.end();
     }
-    real::before_jump(leaves);
+    cancel::before_jump(leaves);
     real::set_errno(errno);
 }

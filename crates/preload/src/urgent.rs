@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use libc::{MSG_OOB, MSG_PEEK, MSG_TRUNC, iovec};
 use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 
+use crate::cancel;
 use crate::lock::{Lock, undisturbed};
 use crate::real::{self, err};
 use crate::slot::{Socket, kept};
@@ -212,7 +213,7 @@ pub(crate) fn forget_owner(socket: Socket) {
         let _ = socket.slot.owner_set.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
         real::fcntl(set.pipe, libc::F_SETFL, libc::O_NONBLOCK as usize);
         real::fcntl(set.pipe, F_SETSIG, 0);
-        set.drain();
+        cancel::uncancelled(|| set.drain());
         wait::give_back(set);
     }
 }
@@ -222,7 +223,7 @@ fn drain_owner(socket: Socket) {
     if socket.slot.owner_set.load(Ordering::Relaxed) != 0 {
         undisturbed(|| {
             if let Some((_, set)) = OWNED.lock().iter().find(|(slot, _)| *slot == socket.index) {
-                real::uncancelled(|| set.drain());
+                cancel::uncancelled(|| set.drain());
             }
         });
     }

@@ -28,7 +28,7 @@ use scoutline_ring::SleeperBell;
 
 use crate::lock::{Lock, undisturbed};
 use crate::slot::{Socket, kept, ring_before_sleep};
-use crate::{attach, engines, options, poll, real, rings, serve, under_way};
+use crate::{attach, cancel, engines, options, poll, real, rings, serve, under_way};
 
 /// Spinning lasts at most this long.
 const SPIN_NS: u64 = 10_000;
@@ -123,7 +123,7 @@ fn keep_or_free(set: Set) {
 pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     let region = attach::region()?;
     // Who is cancelled in it (a descriptor of ours is moved, and closed) has more than this to give back.
-    let set = real::uncancelled(|| undisturbed(|| kept_or_new(region)))?;
+    let set = cancel::uncancelled(|| undisturbed(|| kept_or_new(region)))?;
     set.shared.one_takes.store(0, Ordering::Relaxed);
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
@@ -436,7 +436,7 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What a call keeps from one sleep on a socket to the next. What it does between its sleeps is [`real::uncancelled`].
+/// What a call keeps from one sleep on a socket to the next. What it does between its sleeps is [`cancel::uncancelled`].
 #[derive(Default)]
 pub(crate) struct Patience {
     deadline: Option<u64>,
@@ -465,7 +465,7 @@ impl Patience {
 /// `sleep` for something else than a socket, in a call.
 pub(crate) fn elsewhere<R>(sleep: impl FnOnce() -> R) -> R {
     let mut call = under_way::mark();
-    real::cancellable(given_back, (&raw mut call).cast(), sleep)
+    cancel::cancellable(given_back, (&raw mut call).cast(), sleep)
 }
 
 /// A thread is cancelled in [`elsewhere`].
@@ -504,7 +504,7 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     let generation = attach::generation();
     let mut leaving = Leaving { socket, set, using, generation, call: under_way::mark() };
     // From before the set is on the socket until it is no more: a handler may jump out of every moment of it.
-    let result = real::cancellable(cancelled, (&raw mut leaving).cast(), || {
+    let result = cancel::cancellable(cancelled, (&raw mut leaving).cast(), || {
         watch(socket, set.number);
         set.bell().enter(1 + EXCLUSIVE);
         under_way::sleeps_by(set.number + 1);

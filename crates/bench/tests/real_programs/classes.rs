@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until};
 
 /// Times that all of it is done under load.
-const ROUNDS: u32 = 50;
+const ROUNDS: u32 = 20;
 /// TIME-WAIT is short, so that lists of paths are.
 const ENGINE: &str = "[engine]\ntime_wait_s = 1\n";
 

@@ -128,8 +128,9 @@ pub(super) extern "C" fn after() {
     REQUESTS.give_back();
     // The child has its own copy now. Without a child this is the last one, and the daemon releases what the
     // record holds.
-    if let Some(child) = REQUESTS.lock().take() {
-        real::close(child.connection);
+    let child = REQUESTS.lock().take();
+    if let Some(child) = child {
+        real::close_uncancelled(child.connection);
     }
     unlock_after_fork();
     epoll::after_fork();

@@ -24,20 +24,22 @@ pub(crate) fn let_end() {}
 
 /// See the other `dispatch`.
 pub(crate) fn hold_signals() -> u64 {
+    /// glibc's own, see the other `dispatch`.
+    const LIBRARYS: u64 = 1 << 31 | 1 << 32;
     let mut before = 0;
-    change_mask(u64::MAX, &raw mut before);
+    change_mask(libc::SIG_BLOCK, !LIBRARYS, &raw mut before);
     before
 }
 
 /// See the other `dispatch`.
 pub(crate) fn set_mask(mask: u64) {
-    change_mask(mask, std::ptr::null_mut());
+    change_mask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
 }
 
-fn change_mask(mask: u64, before: *mut u64) {
+fn change_mask(how: c_int, mask: u64, before: *mut u64) {
     let (set, old) = ((&raw const mask).expose_provenance(), before.expose_provenance());
     let len = size_of::<u64>();
-    crate::real::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK as usize, set, old, len, 0, 0);
+    crate::real::syscall(libc::SYS_rt_sigprocmask, how as usize, set, old, len, 0, 0);
 }
 
 pub(crate) mod signals {

@@ -32,7 +32,7 @@ use libc::{
 
 use super::signals;
 use crate::table::Entry;
-use crate::{attach, export, family, real, table};
+use crate::{attach, cancel, export, family, real, table};
 
 /// `AUDIT_ARCH_X86_64`; else `int 0x80`.
 const X86_64: u32 = 0xc000_003e;
@@ -83,11 +83,11 @@ pub(super) fn answer(info: *mut libc::siginfo_t, interrupted: &mut ucontext_t) -
     if number == libc::SYS_poll as c_int && super::library().contains(&call_address) {
         let registers = &mut interrupted.uc_mcontext.gregs;
         let [fds, n, timeout] = [REG_RDI, REG_RSI, REG_RDX].map(|name| registers[name as usize] as usize);
-        let result = real::cancelled_as_there(|| export::poll(at_mut(fds), n as _, timeout as c_int));
+        let result = cancel::cancelled_as_there(|| export::poll(at_mut(fds), n as _, timeout as c_int));
         registers[REG_RAX as usize] = real::ours(result as isize) as i64;
         return Next::Return;
     }
-    real::uncancelled(|| answer_uncancelled(info, interrupted))
+    cancel::uncancelled(|| answer_uncancelled(info, interrupted))
 }
 
 #[inline(never)]

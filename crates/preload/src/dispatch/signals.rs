@@ -32,8 +32,8 @@ pub(super) const RAISED: u64 =
     bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
 /// What the kernel takes out of every mask.
 pub(super) const NEVER_HELD: u64 = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
-/// glibc's SIGSETXID (`nptl/pthreadP.h`).
-pub(super) const SETXID: u64 = bit(33);
+/// glibc's SIGCANCEL and SIGSETXID (`nptl/pthreadP.h`).
+pub(super) const LIBRARYS: u64 = bit(32) | bit(33);
 const KERNEL_SET_LEN: usize = size_of::<u64>();
 /// Of a stack for signals: it is none while a handler runs (`linux/signal.h`).
 pub(super) const SS_AUTODISARM: c_int = c_int::MIN;

@@ -9,7 +9,7 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, epoll_event};
 use super::sharing::lock;
 use super::{EDGE, EPOLLS, EXCLUSIVE, Item, ONCE, USED, descriptor_of, interests, watch_above};
 use crate::slot::Socket;
-use crate::{real, table};
+use crate::{cancel, real, table};
 
 /// A candidate became ours: what the kernel's epolls knew of it moves over.
 pub(crate) fn adopt(fd: c_int, socket: Socket) {
@@ -31,7 +31,8 @@ pub(crate) fn adopt(fd: c_int, socket: Socket) {
 /// Whether the kernel has told the one event of this registration: what is left of its events is how it is to be told
 /// (`EP_PRIVATE_BITS`).
 fn is_spent(epfd: c_int, fd: c_int) -> bool {
-    let told = fs::read_to_string(format!("/proc/self/fdinfo/{epfd}")).unwrap_or_default();
+    let told =
+        cancel::uncancelled(|| fs::read_to_string(format!("/proc/self/fdinfo/{epfd}"))).unwrap_or_default();
     let events = told.lines().find_map(|line| {
         let mut words = line.strip_prefix("tfd:")?.split_whitespace();
         (words.next()?.parse() == Ok(fd)).then(|| words.nth(1))?

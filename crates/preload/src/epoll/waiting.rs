@@ -11,7 +11,7 @@ use crate::real::err;
 use crate::slot::ring_before_sleep;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, family, memory, real, serve, table};
+use crate::{attach, cancel, family, memory, real, serve, table};
 
 /// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
 pub(crate) enum Answer {
@@ -32,7 +32,7 @@ pub(crate) fn await_events(
 ) -> Answer {
     let Fd::Epoll(number) = table::look(epfd) else { return Answer::Kernel };
     real::pthread_testcancel();
-    let _deferred = real::Deferred::new();
+    let _deferred = cancel::Deferred::new();
     if table::has_shared() {
         meet_watched(number);
     }
@@ -155,7 +155,7 @@ fn sleep_once(
     let place = &raw mut leaving;
     let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
     // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
-    let mut epoll = real::cancellable(cancelled, place.cast(), || {
+    let mut epoll = cancel::cancellable(cancelled, place.cast(), || {
         epoll.waiters += 1;
         set.bell().enter(1);
         // SAFETY: `cancelled` looks at it only when this will not go on.
@@ -184,7 +184,7 @@ fn sleep_once(
             n = epoll.collect(out);
         }
         if n == 0 || !epoll.has_more() {
-            real::uncancelled(|| set.drain());
+            cancel::uncancelled(|| set.drain());
         }
     }
     if n == 0 {
@@ -258,7 +258,7 @@ fn wait_kernel(
     let place = &raw mut leaving;
     let (mut n, mut errno) = (0, 0);
     // See `sleep_once`.
-    let mut epoll = real::cancellable(cancelled, place.cast(), || {
+    let mut epoll = cancel::cancellable(cancelled, place.cast(), || {
         epoll.waiters += 1;
         epoll.in_kernel += 1;
         // SAFETY: `cancelled` looks at it only when this will not go on.

@@ -138,7 +138,7 @@ impl Handoff {
     pub(super) fn close(self) {
         for fd in self.numbers() {
             if fd >= 0 {
-                real::close(fd);
+                real::close_uncancelled(fd);
             }
         }
     }
@@ -158,7 +158,7 @@ pub(crate) fn take_over() -> bool {
     let Some(words) = read(file) else { return false };
     let image = image_of(&words);
     let region = image_is_sound(file, &image).then(|| map(&words, &image)).flatten();
-    real::close(file);
+    real::close_uncancelled(file);
     let Some(region) = region.filter(|_| table::create()) else {
         close_sound(file, &image);
         real::say(&[
@@ -287,7 +287,7 @@ fn image_is_sound(file: c_int, image: &ForImage) -> bool {
 fn close_sound(file: c_int, image: &ForImage) {
     let descriptors: Vec<c_int> = sound(file, image).collect();
     for fd in descriptors {
-        real::close(fd);
+        real::close_uncancelled(fd);
     }
 }
 

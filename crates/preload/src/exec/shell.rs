@@ -15,7 +15,7 @@ use libc::{FILE, pid_t, posix_spawnattr_t, sigaction, sigset_t};
 use super::actions::{Action, Made};
 use super::{Environment, spawn_through};
 use crate::lock::Lock;
-use crate::{attach, real};
+use crate::{attach, cancel, real};
 
 const SHELL: &CStr = c"/bin/sh";
 /// What a shell is said to have ended with that could not be started.
@@ -100,7 +100,7 @@ pub(crate) fn system(command: *const c_char) -> c_int {
     let status = quiet.start(command).map_or(NO_SHELL, |pid| {
         let mut waiting = Waiting { pid, before: quiet.before };
         let undo = (&raw mut waiting).cast();
-        real::cancellable(cancelled, undo, || await_child(pid))
+        cancel::cancellable(cancelled, undo, || await_child(pid))
     });
     let errno = real::errno();
     quiet.end();
@@ -208,14 +208,14 @@ extern "C" fn cancelled(waiting: *mut c_void) {
     let waiting = unsafe { &*waiting.cast::<Waiting>() };
     // SAFETY: our child, which nobody has waited for.
     unsafe { libc::kill(waiting.pid, libc::SIGKILL) };
-    real::uncancelled(|| await_child(waiting.pid));
+    cancel::uncancelled(|| await_child(waiting.pid));
     hear_again(&waiting.before);
 }
 
 /// `popen`.
 pub(crate) fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     // It is no place to be cancelled.
-    match real::uncancelled(|| open(command, mode)) {
+    match cancel::uncancelled(|| open(command, mode)) {
         Ok(stream) => stream,
         Err(errno) => {
             real::set_errno(errno);
@@ -240,12 +240,12 @@ fn open(command: *const c_char, mode: *const c_char) -> Result<*mut FILE, c_int>
     let (ours, theirs) = if reads { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
     let stream = real::fdopen(ours, if reads { c"r".as_ptr() } else { c"w".as_ptr() });
     let started = if stream.is_null() {
-        real::close(ours);
+        real::close_uncancelled(ours);
         Err(libc::ENOMEM)
     } else {
         attach_child(stream, command, (theirs, c_int::from(reads)), stays)
     };
-    real::close(theirs);
+    real::close_uncancelled(theirs);
     if started.is_err() && !stream.is_null() {
         real::fclose(stream);
     }
@@ -290,6 +290,6 @@ fn child_of(stream: *mut FILE) -> Option<pid_t> {
 pub(crate) fn close(stream: *mut FILE) -> Option<c_int> {
     let pid = child_of(stream)?;
     let closed = real::fclose(stream);
-    let status = real::uncancelled(|| await_child(pid));
+    let status = cancel::uncancelled(|| await_child(pid));
     Some(if status == 0 { closed } else { status })
 }

@@ -188,7 +188,7 @@ fn send_message(socket: Socket, message: &msghdr, flags: c_int) -> isize {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+pub(crate) extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     let here = |socket| match whole(buf, n) {
         _ if n == 0 => 0, // unlike `recv`, which waits
         Ok(iov) => receive(socket, &iov, 0, ptr::null_mut(), ptr::null_mut()),
@@ -198,7 +198,7 @@ pub(crate) extern "C" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
+extern "C-unwind" fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t {
     check(n, room);
     read(fd, buf, n)
 }
@@ -213,7 +213,7 @@ fn check(n: size_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+pub(crate) extern "C-unwind" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     let here = |socket| match whole(buf, n) {
         Ok(iov) => send(socket, &iov, 0, ptr::null(), 0),
         Err(result) => result,
@@ -222,7 +222,7 @@ pub(crate) extern "C" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssiz
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0,
         Ok(iov) => receive(socket, iov, 0, ptr::null_mut(), ptr::null_mut()),
@@ -232,7 +232,7 @@ pub(super) extern "C" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+pub(super) extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
     let here = |socket| match vector(iov, n as usize) {
         Ok(iov) if stream::total(iov) == 0 => 0, // unlike `write`, which sends an empty datagram (`vfs_writev`)
         Ok(iov) => send(socket, iov, 0, ptr::null(), 0),
@@ -261,7 +261,7 @@ fn of_vector(flags: c_int) -> Result<c_int, isize> {
 
 /// A socket has no positions: with one the kernel's own says so. -1: where the stream is.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn preadv2(
+pub(super) extern "C-unwind" fn preadv2(
     fd: c_int,
     iov: *const iovec,
     n: c_int,
@@ -284,13 +284,19 @@ pub(super) extern "C" fn preadv2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t {
+extern "C-unwind" fn preadv64v2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
     preadv2(fd, iov, n, position, flags)
 }
 
 /// As [`preadv2`].
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn pwritev2(
+pub(super) extern "C-unwind" fn pwritev2(
     fd: c_int,
     iov: *const iovec,
     n: c_int,
@@ -312,24 +318,36 @@ pub(super) extern "C" fn pwritev2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, n: c_int, position: off_t, flags: c_int) -> ssize_t {
+extern "C-unwind" fn pwritev64v2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    position: off_t,
+    flags: c_int,
+) -> ssize_t {
     pwritev2(fd, iov, n, position, flags)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+extern "C-unwind" fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
     let here = |socket| receive(socket, &one(buf, n), flags, ptr::null_mut(), ptr::null_mut());
     cancellable(fd, here, || real::recv(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t {
+extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     check(n, room);
     recv(fd, buf, n, flags)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn recvfrom(
+pub(super) extern "C-unwind" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -342,7 +360,7 @@ pub(super) extern "C" fn recvfrom(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __recvfrom_chk(
+extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buf: *mut c_void,
     n: size_t,
@@ -356,7 +374,7 @@ extern "C" fn __recvfrom_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let here = |socket| {
         if memory::is_nowhere(message) {
             return err(libc::EFAULT);
@@ -368,7 +386,7 @@ pub(super) extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn recvmmsg(
+pub(super) extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     n: c_uint,
@@ -434,13 +452,13 @@ fn receive_messages(
 }
 
 #[unsafe(export_name = "send")]
-extern "C" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+extern "C-unwind" fn send_plain(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     let here = |socket| send(socket, &one(buf, n), flags, ptr::null(), 0);
     cancellable(fd, here, || real::send(fd, buf, n, flags))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn sendto(
+pub(super) extern "C-unwind" fn sendto(
     fd: c_int,
     buf: *const c_void,
     n: size_t,
@@ -464,7 +482,7 @@ pub(super) extern "C" fn sendto(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub(super) extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its message, where one can be.
     let given = if memory::is_nowhere(message) { None } else { unsafe { message.as_ref() } };
     if flags & MSG_FASTOPEN != 0
@@ -481,7 +499,12 @@ pub(super) extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+) -> c_int {
     if memory::is_nowhere(messages) || n == 0 {
         return real::sendmmsg(fd, messages, n, flags);
     }
@@ -524,17 +547,22 @@ fn send_file(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t 
 
 // On 64-bit machines `off_t` is 64 bits wide in both.
 #[unsafe(export_name = "sendfile")]
-extern "C" fn sendfile_plain(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+extern "C-unwind" fn sendfile_plain(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
     send_file(out, from, offset, n)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn sendfile64(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+pub(super) extern "C-unwind" fn sendfile64(
+    out: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    n: size_t,
+) -> ssize_t {
     send_file(out, from, offset, n)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn splice(
+pub(super) extern "C-unwind" fn splice(
     from: c_int,
     from_at: *mut off_t,
     to: c_int,

@@ -11,32 +11,32 @@ use crate::{attach, real};
 type List = *const *const c_char;
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(super) extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     exec::execute(environment, |environment| real::execve(path, arguments, environment))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execv(path: *const c_char, arguments: List) -> c_int {
+extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
     execve(path, arguments, exec::environment())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
     exec::execute(environment, |environment| real::execvpe(file, arguments, environment))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn execvp(file: *const c_char, arguments: List) -> c_int {
+extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
     execvpe(file, arguments, exec::environment())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
     exec::execute(environment, |environment| real::fexecve(fd, arguments, environment))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn execveat(
+pub(super) extern "C-unwind" fn execveat(
     directory: c_int,
     path: *const c_char,
     arguments: List,
@@ -46,15 +46,15 @@ pub(super) extern "C" fn execveat(
     exec::execute(environment, |environment| real::execveat(directory, path, arguments, environment, flags))
 }
 
-extern "C" fn execl_list(path: *const c_char, arguments: List) -> c_int {
+extern "C-unwind" fn execl_list(path: *const c_char, arguments: List) -> c_int {
     execv(path, arguments)
 }
 
-extern "C" fn execlp_list(file: *const c_char, arguments: List) -> c_int {
+extern "C-unwind" fn execlp_list(file: *const c_char, arguments: List) -> c_int {
     execvp(file, arguments)
 }
 
-extern "C" fn execle_list(path: *const c_char, arguments: List) -> c_int {
+extern "C-unwind" fn execle_list(path: *const c_char, arguments: List) -> c_int {
     let mut end = arguments;
     // SAFETY: the program vouches for a list that null ends, and for the environment behind it.
     let environment = unsafe {
@@ -71,7 +71,7 @@ macro_rules! variadic {
     ($name:ident, $list:ident) => {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() {
+        unsafe extern "C-unwind" fn $name() {
             // The return address is taken out from between the arguments in registers, pushed here, and the others.
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(
@@ -113,7 +113,7 @@ variadic!(execlp, execlp_list);
 variadic!(execle, execle_list);
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn(
+extern "C-unwind" fn posix_spawn(
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -127,7 +127,7 @@ extern "C" fn posix_spawn(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawnp(
+extern "C-unwind" fn posix_spawnp(
     pid: *mut libc::pid_t,
     file: *const c_char,
     actions: *const c_void,
@@ -141,29 +141,29 @@ extern "C" fn posix_spawnp(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_init(object: *mut c_void) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_init(object: *mut c_void) -> c_int {
     exec::clear_actions(object);
     real::posix_spawn_file_actions_init(object)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_destroy(object: *mut c_void) -> c_int {
     exec::clear_actions(object);
     real::posix_spawn_file_actions_destroy(object)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addclose(object: *mut c_void, fd: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addclose(object: *mut c_void, fd: c_int) -> c_int {
     remember(object, || Action::Close(fd), real::posix_spawn_file_actions_addclose(object, fd))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_adddup2(object: *mut c_void, from: c_int, to: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_adddup2(object: *mut c_void, from: c_int, to: c_int) -> c_int {
     remember(object, || Action::Dup(from, to), real::posix_spawn_file_actions_adddup2(object, from, to))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addopen(
+extern "C-unwind" fn posix_spawn_file_actions_addopen(
     object: *mut c_void,
     fd: c_int,
     path: *const c_char,
@@ -175,36 +175,36 @@ extern "C" fn posix_spawn_file_actions_addopen(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addclosefrom_np(object: *mut c_void, from: c_int) -> c_int {
     remember(object, || Action::CloseFrom(from), real::posix_spawn_file_actions_addclosefrom_np(object, from))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addchdir_np(object: *mut c_void, path: *const c_char) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addchdir_np(object: *mut c_void, path: *const c_char) -> c_int {
     let result = real::posix_spawn_file_actions_addchdir_np(object, path);
     remember(object, || Action::ChangeTo(text(path)), result)
 }
 
 /// POSIX's name of it (Issue 8), which older C libraries lack.
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addchdir(object: *mut c_void, path: *const c_char) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addchdir(object: *mut c_void, path: *const c_char) -> c_int {
     posix_spawn_file_actions_addchdir_np(object, path)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addfchdir_np(object: *mut c_void, fd: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addfchdir_np(object: *mut c_void, fd: c_int) -> c_int {
     let result = real::posix_spawn_file_actions_addfchdir_np(object, fd);
     remember(object, || Action::ChangeToOpen(fd), result)
 }
 
 /// As for `addchdir`.
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addfchdir(object: *mut c_void, fd: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addfchdir(object: *mut c_void, fd: c_int) -> c_int {
     posix_spawn_file_actions_addfchdir_np(object, fd)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn posix_spawn_file_actions_addtcsetpgrp_np(object: *mut c_void, fd: c_int) -> c_int {
+extern "C-unwind" fn posix_spawn_file_actions_addtcsetpgrp_np(object: *mut c_void, fd: c_int) -> c_int {
     let result = real::posix_spawn_file_actions_addtcsetpgrp_np(object, fd);
     remember(object, || Action::Foreground(fd), result)
 }
@@ -224,7 +224,7 @@ fn remember(object: *const c_void, action: impl FnOnce() -> Action, result: c_in
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn system(command: *const c_char) -> c_int {
+extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if attach::region().is_none() || command.is_null() {
         return real::system(command);
     }
@@ -232,11 +232,11 @@ extern "C" fn system(command: *const c_char) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     if attach::region().is_none() { real::popen(command, mode) } else { exec::popen(command, mode) }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pclose(stream: *mut libc::FILE) -> c_int {
+extern "C-unwind" fn pclose(stream: *mut libc::FILE) -> c_int {
     exec::close(stream).unwrap_or_else(|| real::pclose(stream))
 }

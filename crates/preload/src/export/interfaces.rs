@@ -62,7 +62,7 @@ fn broadcast(network: &Network) -> Address {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
+extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     let result = real::getifaddrs(list);
     let Some(served) = reach::served().filter(|_| result == 0) else { return result };
     let own = || served.as_slice().iter().filter(|network| network.is_ours());
@@ -90,7 +90,7 @@ extern "C" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn freeifaddrs(list: *mut ifaddrs) {
+extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
     let mut at = list;
     // SAFETY: a list of `getifaddrs`, as the program vouches; ours come first.
     unsafe {

@@ -12,38 +12,41 @@ use crate::datagram::stamps;
 use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::table::Entry;
-use crate::{accept, adopt, bind, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent};
+use crate::{
+    accept, adopt, bind, cancel, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent,
+};
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(super) extern "C-unwind" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(family, kind, protocol);
     life::created(fd, family, kind);
     fd
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+pub(super) extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     finish_int(bind::bind(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(super) extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     finish_int(bind::listen(fd, backlog))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let _deferred = real::Deferred::new();
+pub(super) extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let _deferred = cancel::Deferred::new();
+    real::pthread_testcancel();
     finish_int(life::connect(fd, address, len))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     accept4(fd, address, len, 0)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn accept4(
+pub(super) extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
@@ -63,7 +66,7 @@ pub(super) extern "C" fn accept4(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let there = || {
         if let Entry::StandIn(slot) = table::look(fd)
             && let Some(socket) = Socket::at(slot)
@@ -76,7 +79,7 @@ pub(super) extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn getsockopt(
+pub(super) extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -93,7 +96,7 @@ pub(super) extern "C" fn getsockopt(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn setsockopt(
+pub(super) extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -142,7 +145,7 @@ fn not_on_paths(level: c_int, result: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd).or_else(|| rings::of_stand_in(fd)) {
         Some(socket) => finish_int(life::local_name(socket, address, len)),
         None => real::getsockname(fd, address, len),
@@ -150,7 +153,7 @@ pub(super) extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mu
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+pub(super) extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match ours(fd).or_else(|| rings::of_stand_in(fd)) {
         Some(socket) => finish_int(life::peer_name(socket, address, len)),
         None => real::getpeername(fd, address, len),
@@ -158,23 +161,23 @@ pub(super) extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mu
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn close(fd: c_int) -> c_int {
-    let _deferred = real::Deferred::new();
+pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
+    let _deferred = cancel::Deferred::new();
     life::close(fd)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     life::close_range(first, last, flags)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn closefrom(first: c_int) {
+extern "C-unwind" fn closefrom(first: c_int) {
     life::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn dup(fd: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup(fd: c_int) -> c_int {
     if table::look(fd) == Entry::Internal {
         return finish_int(err(libc::EBADF));
     }
@@ -184,12 +187,12 @@ pub(super) extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup2(from: c_int, to: c_int) -> c_int {
     life::replace(from, to, || real::dup2(from, to))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     life::replace(from, to, || real::dup3(from, to, flags))
 }
 
@@ -238,12 +241,12 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(super) extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
@@ -255,14 +258,14 @@ const SIOCOUTQNSD: c_ulong = 0x894b;
 const SIOCATMARK: c_ulong = 0x8905;
 /// The C library's own goes around `ioctl`.
 #[unsafe(no_mangle)]
-extern "C" fn sockatmark(fd: c_int) -> c_int {
+extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
     let mut is_at_mark: c_int = 0;
     let argument = (&raw mut is_at_mark).expose_provenance();
     if ioctl(fd, SIOCATMARK, argument) < 0 { -1 } else { is_at_mark }
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+pub(super) extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if interfaces::is_asked_about(request) {
         return interfaces::tell(fd, request, argument);
     }
@@ -308,18 +311,18 @@ pub(super) extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
 }
 
 #[unsafe(export_name = "_exit")]
-pub(super) extern "C" fn exit_now(status: c_int) -> ! {
+pub(super) extern "C-unwind" fn exit_now(status: c_int) -> ! {
     life::leave();
     real::exit_now(status)
 }
 
 #[unsafe(export_name = "_Exit")]
-extern "C" fn exit_c99(status: c_int) -> ! {
+extern "C-unwind" fn exit_c99(status: c_int) -> ! {
     exit_now(status)
 }
 
 /// After the program's own handlers of `exit`.
-extern "C" fn end() {
+extern "C-unwind" fn end() {
     if !stdio::may_flush() {
         life::leave();
     }
@@ -327,11 +330,11 @@ extern "C" fn end() {
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = end;
+static END: extern "C-unwind" fn() = end;
 
 /// The C library's own puts the three descriptors past us, as do the next two.
 #[unsafe(no_mangle)]
-extern "C" fn daemon(stays_in_directory: c_int, keeps_streams: c_int) -> c_int {
+extern "C-unwind" fn daemon(stays_in_directory: c_int, keeps_streams: c_int) -> c_int {
     match real::fork() {
         -1 => return -1,
         0 => {}
@@ -350,7 +353,7 @@ extern "C" fn daemon(stays_in_directory: c_int, keeps_streams: c_int) -> c_int {
         return 0;
     }
     // SAFETY: a terminated name.
-    let null = real::uncancelled(|| unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) });
+    let null = cancel::uncancelled(|| unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) });
     if null < 0 {
         return -1;
     }
@@ -360,7 +363,7 @@ extern "C" fn daemon(stays_in_directory: c_int, keeps_streams: c_int) -> c_int {
 
 /// See [`daemon`].
 #[unsafe(no_mangle)]
-extern "C" fn login_tty(fd: c_int) -> c_int {
+extern "C-unwind" fn login_tty(fd: c_int) -> c_int {
     // SAFETY: no arguments.
     unsafe { libc::setsid() };
     if real::ioctl(fd, libc::TIOCSCTTY, 0) < 0 {
@@ -372,7 +375,7 @@ extern "C" fn login_tty(fd: c_int) -> c_int {
 
 /// See [`daemon`].
 #[unsafe(no_mangle)]
-extern "C" fn forkpty(
+extern "C-unwind" fn forkpty(
     to_master: *mut c_int,
     name: *mut c_char,
     termios: *const c_void,
@@ -415,6 +418,6 @@ fn become_standard(fd: c_int) {
 
 /// A child that shares our memory would undo what the fork handlers do: a full fork is always correct.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn vfork() -> libc::pid_t {
+pub(super) extern "C-unwind" fn vfork() -> libc::pid_t {
     real::fork()
 }

@@ -7,7 +7,7 @@ use libc::rlimit;
 use crate::{limits, memory, real};
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
+pub(super) extern "C-unwind" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_int {
     if memory::is_nowhere(limit) {
         return real::setrlimit(resource, limit);
     }
@@ -17,12 +17,12 @@ pub(super) extern "C" fn setrlimit(resource: c_int, limit: *const rlimit) -> c_i
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int {
+extern "C-unwind" fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int {
     setrlimit(resource, limit)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn getrlimit(resource: c_int, limit: *mut rlimit) -> c_int {
+pub(super) extern "C-unwind" fn getrlimit(resource: c_int, limit: *mut rlimit) -> c_int {
     let result = real::getrlimit(resource, limit);
     if result == 0 {
         // SAFETY: the kernel has filled it.
@@ -32,12 +32,17 @@ pub(super) extern "C" fn getrlimit(resource: c_int, limit: *mut rlimit) -> c_int
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn getrlimit64(resource: c_int, limit: *mut rlimit) -> c_int {
+extern "C-unwind" fn getrlimit64(resource: c_int, limit: *mut rlimit) -> c_int {
     getrlimit(resource, limit)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn prlimit(pid: libc::pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) -> c_int {
+extern "C-unwind" fn prlimit(
+    pid: libc::pid_t,
+    resource: c_int,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
     // SAFETY: no arguments.
     let is_own = pid == 0 || pid == unsafe { libc::getpid() };
     let is_nowhere = |at: *const rlimit| !at.is_null() && memory::is_nowhere(at);
@@ -48,7 +53,7 @@ extern "C" fn prlimit(pid: libc::pid_t, resource: c_int, new: *const rlimit, old
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn prlimit64(
+pub(super) extern "C-unwind" fn prlimit64(
     pid: libc::pid_t,
     resource: c_int,
     new: *const rlimit,

@@ -10,7 +10,7 @@ use crate::dispatch::signals::strip;
 use crate::epoll::Answer;
 use crate::poll::{self, Sets};
 use crate::real::{self, err, finish_int};
-use crate::{attach, epoll, life, limits, memory, table};
+use crate::{attach, cancel, epoll, life, limits, memory, table};
 
 fn made(epfd: c_int) -> c_int {
     if epfd >= 0 && attach::region().is_some() {
@@ -21,21 +21,26 @@ fn made(epfd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(super) extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     made(real::epoll_create(size))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(super) extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     made(real::epoll_create1(flags))
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) extern "C-unwind" fn epoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
     if attach::region().is_none() {
         return real::epoll_ctl(epfd, op, fd, event);
     }
-    let _deferred = real::Deferred::new();
+    let _deferred = cancel::Deferred::new();
     finish_int(epoll::control(epfd, op, fd, event))
 }
 
@@ -49,7 +54,7 @@ fn is_zero(timeout: &timespec) -> bool {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_wait(
+pub(super) extern "C-unwind" fn epoll_wait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -67,7 +72,7 @@ fn deadline_of(timeout: c_int) -> Option<u64> {
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_pwait(
+pub(super) extern "C-unwind" fn epoll_pwait(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -83,7 +88,7 @@ pub(super) extern "C" fn epoll_pwait(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn epoll_pwait2(
+pub(super) extern "C-unwind" fn epoll_pwait2(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
@@ -124,7 +129,7 @@ fn concerned<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
 }
 
 #[unsafe(export_name = "poll")]
-pub(crate) extern "C" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+pub(crate) extern "C-unwind" fn poll_plain(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     match concerned(fds, n) {
         Some(fds) => finish_int(poll::poll(fds, timeout == 0, deadline_ms(timeout), ptr::null())),
         None => real::poll(fds, n, timeout),
@@ -146,13 +151,13 @@ fn check(n: nfds_t, room: size_t) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
+extern "C-unwind" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int {
     check(n, room);
     poll_plain(fds, n, timeout)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn ppoll(
+pub(super) extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     n: nfds_t,
     timeout: *const timespec,
@@ -171,7 +176,7 @@ pub(super) extern "C" fn ppoll(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __ppoll_chk(
+extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     n: nfds_t,
     timeout: *const timespec,
@@ -183,7 +188,7 @@ extern "C" fn __ppoll_chk(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn select(
+pub(super) extern "C-unwind" fn select(
     n: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -212,7 +217,7 @@ pub(super) extern "C" fn select(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn pselect(
+pub(super) extern "C-unwind" fn pselect(
     n: c_int,
     read: *mut fd_set,
     write: *mut fd_set,

@@ -14,7 +14,7 @@ use std::ptr::with_exposed_provenance_mut as at_mut;
 use super::{data, exec, life, limits, many};
 use crate::dispatch::{self, signals};
 use crate::rings::{self, Rule};
-use crate::{attach, real};
+use crate::{attach, cancel, real};
 
 /// A ring that liburing makes by calls of its own: `refused`, or what `make` gives.
 fn of_library<R>(refused: impl FnOnce() -> R, make: impl FnOnce() -> R) -> R {
@@ -47,17 +47,17 @@ fn setup(entries: c_uint, parameters: usize) -> Option<c_long> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+extern "C-unwind" fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
     of_library(refuse_library_ring, || real::io_uring_setup(entries, parameters))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+extern "C-unwind" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
     of_library(refuse_library_ring, || real::io_uring_queue_init(entries, ring, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn io_uring_queue_init_params(
+extern "C-unwind" fn io_uring_queue_init_params(
     entries: c_uint,
     ring: *mut c_void,
     parameters: *mut c_void,
@@ -66,7 +66,7 @@ extern "C" fn io_uring_queue_init_params(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn io_uring_queue_init_mem(
+extern "C-unwind" fn io_uring_queue_init_mem(
     entries: c_uint,
     ring: *mut c_void,
     parameters: *mut c_void,
@@ -78,7 +78,7 @@ extern "C" fn io_uring_queue_init_mem(
 
 /// Makes a ring to ask what rings can do; null where there are none.
 #[unsafe(no_mangle)]
-extern "C" fn io_uring_get_probe() -> *mut c_void {
+extern "C-unwind" fn io_uring_get_probe() -> *mut c_void {
     let refused = || {
         rings::refuse_setup();
         std::ptr::null_mut()
@@ -88,7 +88,15 @@ extern "C" fn io_uring_get_probe() -> *mut c_void {
 
 /// `syscall`, variadic in C: who gives fewer arguments leaves garbage that is not looked at.
 #[unsafe(no_mangle)]
-extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+extern "C-unwind" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
     match number {
         // What `fork` of older C libraries was. Others share memory with their child, which then is not ours to serve.
         libc::SYS_clone if a == libc::SIGCHLD as usize && b == 0 && attach::region().is_some() => {
@@ -101,7 +109,7 @@ extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e:
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork if attach::region().is_some() => life::vfork().into(),
         // `syscall` is no cancellation point.
-        _ => real::uncancelled(|| by_number(number, [a, b, c, d, e, f]))
+        _ => cancel::uncancelled(|| by_number(number, [a, b, c, d, e, f]))
             .unwrap_or_else(|| real::syscall(number, a, b, c, d, e, f)),
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use libc::{SIG_BLOCK, SIG_DFL, SIG_ERR, SIG_IGN, SIG_SETMASK, SIG_UNBLOCK, SIGSYS, sighandler_t, sigset_t};
 
+use crate::cancel;
 use crate::dispatch::signals;
 use crate::real;
 
@@ -11,54 +12,62 @@ use crate::real;
 const SIG_HOLD: sighandler_t = 2;
 
 #[unsafe(no_mangle)]
-extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+extern "C-unwind" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     signals::action(signal, new, old)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+extern "C-unwind" fn __sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     signals::action(signal, new, old)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+extern "C-unwind" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     signals::mask(how, set, old, real::sigprocmask)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     signals::mask(how, set, old, real::pthread_sigmask)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigsuspend(set: *const sigset_t) -> c_int {
+extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
     let mut copy = None;
     real::sigsuspend(signals::strip(set, &mut copy))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     signals::simple(number, handler, libc::SA_RESTART).unwrap_or_else(|| real::signal(number, handler))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     signal(number, handler)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
     signal(number, handler)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     let once = libc::SA_RESETHAND | libc::SA_NODEFER;
     signals::simple(number, handler, once).unwrap_or_else(|| real::__sysv_signal(number, handler))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     __sysv_signal(number, handler)
 }
 
@@ -73,7 +82,7 @@ fn alone(number: c_int) -> sigset_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
+extern "C-unwind" fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
     if number != SIGSYS {
         return real::sigset(number, handler);
     }
@@ -96,7 +105,7 @@ extern "C" fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigignore(number: c_int) -> c_int {
+extern "C-unwind" fn sigignore(number: c_int) -> c_int {
     match signals::simple(number, SIG_IGN, 0) {
         Some(_) => 0,
         None => real::sigignore(number),
@@ -104,7 +113,7 @@ extern "C" fn sigignore(number: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sighold(number: c_int) -> c_int {
+extern "C-unwind" fn sighold(number: c_int) -> c_int {
     if number != SIGSYS {
         return real::sighold(number);
     }
@@ -113,7 +122,7 @@ extern "C" fn sighold(number: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigrelse(number: c_int) -> c_int {
+extern "C-unwind" fn sigrelse(number: c_int) -> c_int {
     if number != SIGSYS {
         return real::sigrelse(number);
     }
@@ -122,18 +131,18 @@ extern "C" fn sigrelse(number: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigblock(mask: c_int) -> c_int {
+extern "C-unwind" fn sigblock(mask: c_int) -> c_int {
     real::sigblock(signals::strip_bsd(SIG_BLOCK, mask))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn sigsetmask(mask: c_int) -> c_int {
+extern "C-unwind" fn sigsetmask(mask: c_int) -> c_int {
     real::sigsetmask(signals::strip_bsd(SIG_SETMASK, mask))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
-    real::set_cancel_type(kind, before)
+extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+    cancel::set_cancel_type(kind, before)
 }
 
 /// Null is the kernel's to refuse, as ever: the C library looks at nothing before.
@@ -145,14 +154,14 @@ fn enter_context(next: *mut libc::ucontext_t) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn setcontext(next: *mut libc::ucontext_t) -> c_int {
+extern "C-unwind" fn setcontext(next: *mut libc::ucontext_t) -> c_int {
     enter_context(next);
     real::setcontext(next)
 }
 
 /// Who goes on with what this keeps returns through here, on its own stack.
 #[unsafe(no_mangle)]
-extern "C" fn swapcontext(before: *mut libc::ucontext_t, next: *mut libc::ucontext_t) -> c_int {
+extern "C-unwind" fn swapcontext(before: *mut libc::ucontext_t, next: *mut libc::ucontext_t) -> c_int {
     enter_context(next);
     real::swapcontext(before, next)
 }
@@ -177,7 +186,7 @@ macro_rules! jumps {
     ($($name:ident)*) => {
         $(
             #[unsafe(no_mangle)]
-            extern "C" fn $name(environment: *const usize, value: c_int) -> ! {
+            extern "C-unwind" fn $name(environment: *const usize, value: c_int) -> ! {
                 // SAFETY: the program vouches for its environment.
                 crate::under_way::before_jump(unsafe { target_of(environment) });
                 real::$name(environment, value)

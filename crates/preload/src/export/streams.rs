@@ -10,25 +10,25 @@ use libc::FILE;
 use crate::{exec, life, real, stdio, table};
 
 #[unsafe(no_mangle)]
-extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     stdio::opened(fd);
     real::fdopen(fd, mode)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+extern "C-unwind" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     stdio::reopening(stream);
     real::freopen(path, mode, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+extern "C-unwind" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
     stdio::reopening(stream);
     real::freopen64(path, mode, stream)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn fclose(stream: *mut FILE) -> c_int {
+extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     if let Some(status) = exec::close(stream) {
         return status;
     }
@@ -45,7 +45,7 @@ unsafe extern "C" {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn perror(text: *const c_char) {
+extern "C-unwind" fn perror(text: *const c_char) {
     if table::socket(2).is_some() {
         // For a stream without orientation the C library makes a second one, on a duplicate that we do not see.
         // SAFETY: a pointer of the C library's, which the program may change, but not meanwhile.
@@ -60,13 +60,18 @@ extern "C" fn perror(text: *const c_char) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
     stdio::print(fd, |text| real::vasprintf(text, format, arguments))
         .unwrap_or_else(|| real::vdprintf(fd, format, arguments))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+extern "C-unwind" fn __vdprintf_chk(
+    fd: c_int,
+    flag: c_int,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
     stdio::print(fd, |text| real::vasprintf_checked(text, flag, format, arguments))
         .unwrap_or_else(|| real::vdprintf_checked(fd, flag, format, arguments))
 }
@@ -78,7 +83,7 @@ macro_rules! variadic {
     ($name:ident, $listed:ident, $named:literal, $last:literal) => {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name() {
+        unsafe extern "C-unwind" fn $name() {
             // On the stack: the list (24 bytes), room, the save area at 32: six registers, then eight of vectors, which
             // are there if `al` says so.
             std::arch::naked_asm!(

@@ -25,7 +25,7 @@ fn make(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn pthread_create(
+extern "C-unwind" fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const c_void,
     start: *mut c_void,
@@ -37,7 +37,11 @@ extern "C" fn pthread_create(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int {
+extern "C-unwind" fn thrd_create(
+    thread: *mut libc::pthread_t,
+    start: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
     make(start, argument, dispatch::first_frame::<c_int> as *mut c_void, |start, argument| {
         real::thrd_create(thread, start, argument)
     })

@@ -118,7 +118,7 @@ static KERNEL_CONGESTION: OnceLock<[u8; CONGESTION_NAME_LEN]> = OnceLock::new();
 fn fresh_congestion() -> [u8; CONGESTION_NAME_LEN] {
     let fd = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     let name = kernel_congestion(fd);
-    real::close(fd);
+    real::close_uncancelled(fd);
     name
 }
 

@@ -134,7 +134,7 @@ pub(super) fn carry_over(fd: c_int, socket: Socket) {
             tell_transport(socket, name, set);
         }
     }
-    real::close(fresh);
+    real::close_uncancelled(fresh);
 }
 
 /// Whether `bind` leaves the port open (IP_BIND_ADDRESS_NO_PORT), which the kernel's socket keeps.

@@ -24,7 +24,7 @@ use super::standin::{End, unix_socket};
 use super::{ALONE, moving, standin};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, life, options, real};
+use crate::{attach, cancel, life, options, real};
 
 /// How long the program's end may take to come to a connection that stands.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -87,7 +87,7 @@ pub(super) fn connect(said: Said) -> Option<Answer> {
         moving::named(said.fd);
         return None;
     }
-    Some(real::uncancelled(|| begin(said.fd, address, len as socklen_t)))
+    Some(cancel::uncancelled(|| begin(said.fd, address, len as socklen_t)))
 }
 
 fn begin(fd: c_int, address: *const sockaddr, len: socklen_t) -> Answer {
@@ -147,7 +147,7 @@ impl Attempt {
         });
         let Some((name, len)) = ready else {
             for end in [outer, listening, filler] {
-                real::close(end);
+                real::close_uncancelled(end);
             }
             return None;
         };
@@ -200,7 +200,7 @@ impl Attempt {
             }
             self.met_until = Some(now + PATIENCE_NS);
             // The one place is free.
-            real::close(self.accept());
+            real::close_uncancelled(self.accept());
             return Step::Met;
         };
         // Not while the process is copied: the child would have our end, too.
@@ -210,7 +210,7 @@ impl Attempt {
             return if now < until { Step::Waits } else { Step::Failed };
         }
         if !standin::is_from_here(inner) {
-            real::close(inner);
+            real::close_uncancelled(inner);
             return if now < until { Step::Again } else { Step::Failed };
         }
         let inner = End::new(inner);
@@ -235,7 +235,7 @@ impl Attempt {
                 table::note_twin(fd);
             }
         }
-        real::close(fresh);
+        real::close_uncancelled(fresh);
     }
 
     fn accept(&self) -> c_int {

@@ -230,7 +230,7 @@ impl Crossing {
             real::send(own, c"!".as_ptr().cast(), 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         }
         if own >= 0 {
-            real::close(own);
+            real::close_uncancelled(own);
         }
     }
 

@@ -25,7 +25,7 @@ use super::pending::{self, Pending};
 use crate::lock::{self, Lock};
 use crate::slot::Socket;
 use crate::wait::{self, Set};
-use crate::{attach, dispatch, own, real};
+use crate::{attach, cancel, dispatch, own, real};
 
 const SPACE: usize = 64 << 10;
 const EVENTS: usize = 64;
@@ -278,8 +278,8 @@ fn start() -> c_int {
     // SAFETY: no pointers.
     let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if epoll < 0 || bell < 0 {
-        real::close(epoll);
-        real::close(bell);
+        real::close_uncancelled(epoll);
+        real::close_uncancelled(bell);
         wait::give_back(set);
         return -1;
     }
@@ -342,7 +342,7 @@ extern "C" fn run(ferry: *mut c_void) -> *mut c_void {
     unsafe { libc::prctl(libc::PR_SET_NAME, c"scoutline".as_ptr()) };
     // SAFETY: `start` has given it to this thread.
     let ferry = unsafe { Box::from_raw(ferry.cast::<Ferry>()) };
-    real::uncancelled(|| serve(ferry));
+    cancel::uncancelled(|| serve(ferry));
     ptr::null_mut()
 }
 

@@ -59,14 +59,14 @@ pub(super) fn put(socket: Socket) -> bool {
     let outer = unix_socket(flags);
     let name = standin::bind_to_name(outer, socket).filter(|_| real::listen(outer, BACKLOG) == 0);
     let Some(name) = name else {
-        real::close(outer);
+        real::close_uncancelled(outer);
         return false;
     };
     crate::options::carry_waits(outer, socket);
     standin::take_numbers(outer, socket, |other| {
         table::stand_in(other, socket.index);
     });
-    real::close(outer);
+    real::close_uncancelled(outer);
     crate::epoll::forget(socket);
     standin::wake_sleepers(socket);
     let generation = socket.generation();
@@ -182,7 +182,7 @@ pub(super) fn step_back() {
             standin::came_back(slot);
             table::put(fd, Entry::Socket(slot));
         }
-        real::close(plain);
+        real::close_uncancelled(plain);
     }
 }
 
@@ -196,13 +196,13 @@ pub(crate) fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, fla
         life::closing(new); // whatever had the number was closed unseen
         let Some(socket) = standin::socket_of(new) else {
             // From nobody of ours, or of a path that has ended before it was accepted.
-            real::close(new);
+            real::close_uncancelled(new);
             continue;
         };
         if !address.is_null() {
             let named = address::write(life::remote(socket), socket.is_inet6(), address, len);
             if named < 0 {
-                real::close(new);
+                real::close_uncancelled(new);
                 return named;
             }
         }

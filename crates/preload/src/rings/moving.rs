@@ -32,7 +32,7 @@ use crate::bind::unbound;
 use crate::reach::kernel_port;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{attach, family, life, options, own, real};
+use crate::{attach, cancel, family, life, options, own, real};
 
 /// Why a socket stays on paths.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ pub(super) fn closing(fd: c_int) {
 pub(super) fn named(fd: c_int) {
     let result = match family::look(fd) {
         // Whoever is cancelled would leave the others waiting.
-        Entry::Socket(slot) => real::uncancelled(|| go_alone(fd, slot)),
+        Entry::Socket(slot) => cancel::uncancelled(|| go_alone(fd, slot)),
         Entry::Candidate { .. } if table::keep_kernels(fd) => Ok(Came::Moved),
         _ => return,
     };

@@ -34,7 +34,7 @@ use crate::lock::{self, Lock};
 use crate::real::err;
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{adopt, export, family, memory, real};
+use crate::{adopt, cancel, export, family, memory};
 
 /// `linux/io_uring.h`: IORING_RECV_MULTISHOT and IORING_RECVSEND_BUNDLE of a receive; IORING_POLL_ADD_MULTI and what else a
 /// poll may be asked.
@@ -202,7 +202,7 @@ pub(super) fn serve(ring: Ring, said: Said, chain: Chain) -> Option<Answer> {
     if refused != 0 {
         return Some(Answer::Result(-refused));
     }
-    Some(real::uncancelled(|| match kind {
+    Some(cancel::uncancelled(|| match kind {
         Kind::Send => send(said),
         Kind::Shutdown => {
             done(by_number(libc::SYS_shutdown, [said.fd as usize, said.len as usize, 0, 0, 0, 0]))

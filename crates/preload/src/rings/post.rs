@@ -113,7 +113,7 @@ impl Poster {
         }
         let made = Poster::of(fd, parameters);
         if made.is_none() {
-            real::close(fd);
+            real::close_uncancelled(fd);
         }
         made
     }

@@ -54,15 +54,15 @@ pub(super) fn put(fd: c_int, socket: Socket) -> bool {
     }
     let [inner, outer] = pair;
     if !ferry::reserve() {
-        real::close(inner);
-        real::close(outer);
+        real::close_uncancelled(inner);
+        real::close_uncancelled(outer);
         return false;
     }
     bind_to_name(inner, socket);
     prepare(inner);
     take_place(outer, socket);
     let (inner, outer_is) = (End::new(inner), (real::inode(outer), fd));
-    real::close(outer);
+    real::close_uncancelled(outer);
     ferry::add(if socket.is_stream() {
         Crossing::new(socket, inner, outer_is).into()
     } else {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 use libc::{iovec, off_t};
 
 use super::{PIPE_PAGE, await_pipe, send_read};
+use crate::cancel;
 use crate::control::Said;
 use crate::datagram;
 use crate::lock::undisturbed;
@@ -68,7 +69,7 @@ pub(super) fn splice_in(from: c_int, socket: Socket, want: usize, flags: c_uint)
 fn take_out(from: c_int, bytes: &mut [u8]) {
     let mut ready = [libc::pollfd { fd: from, events: libc::POLLIN, revents: 0 }];
     let len = bytes.len();
-    real::uncancelled(|| {
+    cancel::uncancelled(|| {
         if await_own(&mut ready, Some(0), std::ptr::null()) > 0 {
             real::readv(from, part(bytes, len).as_ptr(), 1);
         }
@@ -104,13 +105,13 @@ fn copy_of(from: c_int, bytes: &mut [u8]) -> isize {
         }
         real::ours(real::readv(read, part(bytes, copied as usize).as_ptr(), 1))
     };
-    real::uncancelled(|| undisturbed(copy))
+    cancel::uncancelled(|| undisturbed(copy))
 }
 
 impl Drop for Pipe {
     fn drop(&mut self) {
         for end in self.0 {
-            real::close(end);
+            real::close_uncancelled(end);
         }
     }
 }
@@ -129,7 +130,7 @@ pub(super) fn splice_out(socket: Socket, to: c_int, want: usize, flags: c_uint) 
     if copied == 0 {
         return 0;
     }
-    real::ours(real::uncancelled(|| real::writev(to, part(&mut bytes, copied).as_ptr(), 1)))
+    real::ours(cancel::uncancelled(|| real::writev(to, part(&mut bytes, copied).as_ptr(), 1)))
 }
 
 /// Bytes for which a pipe that is ready for POLLOUT has room for certain: what is in it may have a page for each byte.

@@ -44,11 +44,11 @@ CASE(send_flags) {
 CASE(more_that_does_not_follow) {
     int fd = accepted("A");
     T(send(fd, "ab", 2, MSG_MORE));
-    busy_ms(1500);
+    busy_ms(700);
     tell("soon A 8");
     T(set_option(fd, IPPROTO_TCP, TCP_CORK, 1));
     T(write(fd, "cd", 2));
-    busy_ms(1500);
+    busy_ms(700);
     tell("soon A 8");
 }
 

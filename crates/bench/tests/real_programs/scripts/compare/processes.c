@@ -1010,7 +1010,7 @@ static void *write_until_closed(void *rounds) {
 }
 
 CASE(closed_while_a_thread_writes) {
-    int fd = accepted("a"), rounds = 1000;
+    int fd = accepted("a"), rounds = 250;
     pthread_t writer;
     signal(SIGPIPE, SIG_IGN);
     pthread_barrier_init(&round_begins, NULL, 2);

@@ -189,6 +189,7 @@ CASE(broken_pipe_ends_a_program) {
 }
 
 static int cancelled_in, clean_ups;
+static struct name unanswered;
 static void clean_up(void *unused) {
     (void)unused;
     clean_ups++;
@@ -209,7 +210,8 @@ static void *wait_in_call(void *which) {
         break;
     }
     case 4: accept(cancelled_in, NULL, NULL); break;
-    case 5: recv(cancelled_in, &byte, 1, 0); break;
+    case 5: connect(cancelled_in, ADDRESS(unanswered)); break;
+    case 6: close(cancelled_in); break;
     }
     pthread_cleanup_pop(0);
     return NULL;
@@ -242,6 +244,22 @@ CASE(cancelled) {
     tell("connect B %s %d", own, port);
     T(accept(cancelled_in, NULL, NULL) > 0);
     T(close(fd));
+    tell("drain A");
+    unanswered = name_of(nobody(), 9);
+    cancelled_in = socket(family, SOCK_STREAM, 0);
+    cancel_in(5);
+    T(close(cancelled_in));
+}
+
+/* The number is gone, and the connection ends by itself. */
+CASE(cancelled_lingering) {
+    static char more_than_a_window[140000];
+    struct linger linger = {1, 30};
+    cancelled_in = accepted("A");
+    T(send(cancelled_in, more_than_a_window, sizeof more_than_a_window, 0));
+    NEED(setsockopt(cancelled_in, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    cancel_in(6);
+    T(fcntl(cancelled_in, F_GETFD));
     tell("drain A");
 }
 
@@ -328,7 +346,12 @@ CASE(waits_within_a_handler) {
 }
 
 #ifndef INLINE_H /* of an instruction the C library knows nothing */
+static int accepts, still_open;
 static void *cancelled_before(void *given) {
+    struct pollfd one = {cancelled_in, POLLIN, 0};
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(cancelled_in, &in);
     char bytes[8];
     struct iovec part = {bytes, 8};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -348,6 +371,17 @@ static void *cancelled_before(void *given) {
     case 7: writev(cancelled_in, &part, 1); break;
     case 8: sendmsg(cancelled_in, &message, 0); break;
     case 9: sendmmsg(cancelled_in, &many, 1, 0); break;
+    case 10: close(dup(0)); break;
+    case 11: close(still_open = dup(cancelled_in)); break;
+    case 12: connect(cancelled_in, ADDRESS(unanswered)); break;
+    case 13: close(listener()); break;
+    case 14:
+        if (fork() == 0) _exit(0);
+        recv(cancelled_in, bytes, 8, 0);
+        break;
+    case 15: poll(&one, 1, -1); break;
+    case 16: select(cancelled_in + 1, &in, NULL, NULL, NULL); break;
+    case 17: accept(accepts, NULL, NULL); break;
     default: epoll_wait(set, &event, 1, -1);
     }
     return NULL;
@@ -358,17 +392,66 @@ CASE(cancelled_before_the_call) {
     cancelled_in = accepted("A");
     tell("send A kept");
     NEED(await(cancelled_in, POLLIN) & POLLIN);
-    for (long which = 0; which < 11; which++) {
+    unanswered = name_of(nobody(), 9);
+    accepts = listener();
+    tell("connect B %s %d", own, port_of(accepts));
+    NEED(await(accepts, POLLIN) & POLLIN);
+    for (long which = 0; which < 19; which++) {
         pthread_t thread;
         void *result = NULL;
         NEED(pthread_create(&thread, NULL, cancelled_before, (void *)which) == 0);
         NEED(pthread_join(thread, &result) == 0);
         out("call %ld: %d", which, result == PTHREAD_CANCELED);
     }
+    T(close(still_open));
+    T(accept(accepts, NULL, NULL) > 0);
     char bytes[8];
     T(recv(cancelled_in, bytes, 8, 0));
     T(close(cancelled_in));
     tell("drain A");
+}
+
+static void close_set(void *set) { close(*(int *)set); }
+
+static void *sleeps_in(void *given) {
+    long how = (long)given & 3;
+    int fd = (long)given >> 2, set = epoll_create1(0);
+    char byte;
+    struct pollfd one = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    pthread_cleanup_push(close_set, &set);
+    for (;;) {
+        if (how == 0) poll(&one, 1, -1);
+        if (how == 1) epoll_wait(set, &event, 1, -1);
+        recv(fd, &byte, 1, how == 2 ? 0 : MSG_DONTWAIT);
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+/* What a thread sleeps for comes in the moment in which it is cancelled. */
+CASE(cancelled_while_it_wakes) {
+    int listening = listener(), other, cancelled = 0;
+    struct name to = name_of(own, port_of(listening));
+    int fd = socket(family, SOCK_STREAM, 0);
+    NEED(connect(fd, ADDRESS(to)) == 0 && (other = accept(listening, NULL, NULL)) >= 0);
+    for (long i = 0; i < 600; i++) {
+        pthread_t thread;
+        void *result = NULL;
+        NEED(pthread_create(&thread, NULL, sleeps_in, (void *)((long)other << 2 | i % 3)) == 0);
+        usleep(rand() % 200);
+        send(fd, "x", 1, 0);
+        for (volatile int k = rand() % 20000; k > 0; k--) continue;
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += 3;
+        NEED(pthread_cancel(thread) == 0 && pthread_timedjoin_np(thread, &result, &limit) == 0);
+        cancelled += result == PTHREAD_CANCELED;
+    }
+    out("%d cancelled", cancelled);
+    T(close(fd));
+    T(close(other));
 }
 #endif
 
@@ -827,6 +910,33 @@ CASE(closed_beside_a_select) {
     T(select(worked_on + 1, &in, NULL, NULL, NULL));
     out("%d", FD_ISSET(worked_on, &in) != 0);
     NEED(pthread_join(one.thread, NULL) == 0);
+}
+
+static sigjmp_buf in_handler;
+static void connect_again(int number) {
+    static volatile int is_within;
+    if (is_within) siglongjmp(in_handler, number);
+    is_within = 1;
+    if (sigsetjmp(in_handler, 1) == 0) {
+        struct itimerval soon = {{0, 0}, {0, 50000}};
+        setitimer(ITIMER_REAL, &soon, NULL);
+        connect(cancelled_in, ADDRESS(unanswered));
+    }
+    is_within = 0;
+}
+
+/* A handler sleeps on the socket that its thread sleeps on, and is jumped back to. */
+CASE(jumps_within_a_connect) {
+    struct sigaction action = {.sa_handler = connect_again, .sa_flags = SA_NODEFER};
+    struct itimerval soon = {{0, 0}, {0, 50000}};
+    NEED(sigaction(SIGALRM, &action, NULL) == 0);
+    unanswered = name_of(nobody(), 9);
+    *(family == AF_INET ? (char *)&unanswered.in.sin_addr + 3 : (char *)&unanswered.in6.sin6_addr + 15) ^= 0x40;
+    cancelled_in = socket(family, SOCK_STREAM, 0);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    T(connect(cancelled_in, ADDRESS(unanswered)));
+    T(close(cancelled_in));
+    signal(SIGALRM, SIG_DFL);
 }
 
 /* The same out of attempts to connect, oftener than calls can be under way. */
