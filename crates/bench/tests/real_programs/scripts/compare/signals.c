@@ -254,7 +254,7 @@ CASE(cancelled) {
 /* The number is gone, and the connection ends by itself. */
 CASE(cancelled_lingering) {
     static char more_than_a_window[140000];
-    struct linger linger = {1, 30};
+    struct linger linger = {1, 2};
     cancelled_in = accepted("A");
     T(send(cancelled_in, more_than_a_window, sizeof more_than_a_window, 0));
     NEED(setsockopt(cancelled_in, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
