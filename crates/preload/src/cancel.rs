@@ -9,6 +9,21 @@ use crate::real::{
     self, cleanup_pop, cleanup_push, errno, pthread_setcancelstate, pthread_setcanceltype, set_errno,
 };
 
+// `pthread.h`, the same in every C library for Linux.
+const ENABLE: c_int = 0;
+const DISABLE: c_int = 1;
+const DEFERRED: c_int = 0;
+const ASYNCHRONOUS: c_int = 1;
+
+thread_local! {
+    /// The program has said that the thread may be cancelled at any moment. Only it changes that.
+    static ANYWHERE: Cell<bool> = const { Cell::new(false) };
+    /// About where on its stack the thread is made deferred for a call; 0: nowhere.
+    static MADE_DEFERRED: Cell<usize> = const { Cell::new(0) };
+    /// About where on its stack it has come to be not cancelled by us; 0: nowhere.
+    static UNCANCELLED: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Room for what the C library keeps of a clean-up handler: `struct _pthread_cleanup_buffer`, four words.
 #[repr(C)]
 pub(crate) struct CleanUp([usize; 4]);
@@ -24,14 +39,6 @@ pub(crate) fn cancellable<R>(
     let result = sleep();
     cleanup_pop(&raw mut buffer, 0);
     result
-}
-
-const ENABLE: c_int = 0; // PTHREAD_CANCEL_ENABLE, everywhere
-const DISABLE: c_int = 1;
-
-thread_local! {
-    /// About where on its stack the thread has come to be not cancelled by us; 0: nowhere.
-    static UNCANCELLED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// `work`, in which the thread is not cancelled: it holds something, and calls what a cancellation would end.
@@ -87,16 +94,6 @@ pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-const DEFERRED: c_int = 0; // PTHREAD_CANCEL_DEFERRED, in every C library for Linux
-const ASYNCHRONOUS: c_int = 1;
-
-thread_local! {
-    /// The program has said that the thread may be cancelled at any moment.
-    static ANYWHERE: Cell<bool> = const { Cell::new(false) };
-    /// About where on its stack it is made deferred for a call; 0: nowhere.
-    static MADE_DEFERRED: Cell<usize> = const { Cell::new(0) };
-}
-
 /// Of a program.
 pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
     if kind != DEFERRED && kind != ASYNCHRONOUS {
@@ -131,7 +128,8 @@ impl Deferred {
 }
 
 /// The signal of a `pthread_cancel` that found the thread as it was before may still be on its way. glibc 2.36 heeds only the
-/// type when it comes, which any `write` of its own changes, and not the state. At their end such functions await it.
+/// type when it comes, which any `write` of its own changes, and not the state (`sigcancel_handler`). At their end such
+/// functions await it (`nptl/cancellation.c`).
 fn await_cancellation() {
     let before = errno();
     real::read(-1, ptr::null_mut(), 0);

@@ -1,6 +1,8 @@
 /* Datagrams: what stands beside them, many at once, errors about them (ip(7), ipv6(7), udp(7), cmsg(3), recv(2)). */
 #include "datagrams.h"
 
+enum { REFUSED_MS = 1000 }; /* until an ICMP error is there; by trap it tells nobody */
+
 static int started(const char *role) { return role == NULL; }
 
 CASE(what_is_told_beside_a_datagram) {
@@ -518,14 +520,14 @@ CASE(a_refused_datagram) {
     T(bind(fd, ADDRESS(name)));
     refused(fd, port);
     struct pollfd one = {fd, POLLERR, 0};
-    T(poll(&one, 1, 1000));
+    T(poll(&one, 1, REFUSED_MS));
     T(now_has(fd, POLLIN | POLLOUT));
     T(option(fd, SOL_SOCKET, SO_ERROR));
     T(option(fd, SOL_SOCKET, SO_ERROR));
     T(send(fd, "again", 5, 0));
     T(recv(fd, bytes, 10, 0));
     T(send(fd, "again", 5, 0));
-    T(poll(&one, 1, 1000));
+    T(poll(&one, 1, REFUSED_MS));
     T(send(fd, "told", 4, 0));
     T(recv(fd, bytes, 10, MSG_DONTWAIT));
 }
@@ -550,7 +552,7 @@ CASE(the_queue_of_errors) {
     T(set_option(fd, RECVERR, 1));
     T(sendto(fd, "nobody", 6, 0, ADDRESS(to)));
     struct pollfd one = {fd, POLLIN | POLLOUT, 0};
-    T(poll(&(struct pollfd){fd, 0, 0}, 1, 1000));
+    T(poll(&(struct pollfd){fd, 0, 0}, 1, REFUSED_MS));
     T(poll(&one, 1, 0));
     out("events %x", one.revents);
     room(sizeof bytes, sizeof beside);
@@ -576,7 +578,7 @@ CASE(the_queue_of_errors) {
     T(recvmsg(fd, room(10, 64), MSG_ERRQUEUE));
     T(connect(fd, ADDRESS(to)));
     T(send(fd, "third", 5, 0));
-    T(poll(&(struct pollfd){fd, 0, 0}, 1, 1000));
+    T(poll(&(struct pollfd){fd, 0, 0}, 1, REFUSED_MS));
     T(recv(fd, bytes, 10, MSG_DONTWAIT));
     room(sizeof bytes, sizeof beside);
     T(recvmsg(fd, &message, MSG_ERRQUEUE));
