@@ -124,6 +124,10 @@ pub struct Connection {
     paced: bool,
     /// The round trip is long.
     is_long: bool,
+    /// We answer what comes: an exchange, in which acknowledgments ride on data (Linux: ping-pong mode).
+    answers: bool,
+    /// Data came since we last sent some.
+    came: bool,
     /// Data that went with the SYN was taken.
     syn_data: bool,
     negotiated: Negotiated,
@@ -192,6 +196,8 @@ impl Connection {
             soft_error: false,
             paced: config.pacing == Pacing::Always || config.congestion == Algorithm::Bbr,
             is_long: false,
+            answers: false,
+            came: false,
             syn_data: false,
             negotiated,
             send: Send {

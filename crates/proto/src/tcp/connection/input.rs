@@ -358,7 +358,8 @@ impl Connection {
     }
 
     /// Delayed acknowledgments (RFC 9293 §3.8.6.3, RFC 5681 §4.2): at least for every second full segment, where a
-    /// super-segment counts as the segments that it is made of.
+    /// super-segment counts as the segments that it is made of. Of small ones each, where nothing of ours answers them: the
+    /// peer may wait with the next one (Nagle). Linux does it when the program has read all (`__tcp_cleanup_rbuf`).
     #[inline]
     fn schedule_acknowledgment(&mut self, len: u32, now: Time) {
         let receive = &mut self.receive;
@@ -369,9 +370,11 @@ impl Connection {
         let full = u32::from(receive.segment);
         let quick = receive.quick > 0;
         receive.quick = receive.quick.saturating_sub(1);
+        self.came = true;
+        let is_awaited = if quick { len >= full } else { len < full && !self.answers };
         if self.owed == Owed::Part {
             // Comes with the next one.
-        } else if receive.unacknowledged >= 2 * full || (quick && len >= full) {
+        } else if receive.unacknowledged >= 2 * full || is_awaited {
             self.owed = Owed::Now;
         } else if self.owed == Owed::Nothing {
             self.owed = Owed::Later;

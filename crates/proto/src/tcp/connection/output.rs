@@ -347,9 +347,8 @@ impl Connection {
                 self.send.timed = Some((range.end, now));
                 self.delivery.on_marked(self.delivered());
             }
-            // We answer what came: an exchange, in which acknowledgments ride on data.
-            if self.owed == Owed::Later {
-                self.receive.quick = 0;
+            if std::mem::take(&mut self.came) && now - self.last_heard < self.config.delayed_ack {
+                (self.receive.quick, self.answers) = (0, true);
             }
         }
         if !len.is_multiple_of(segment) {

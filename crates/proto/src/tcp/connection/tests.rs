@@ -212,23 +212,35 @@ fn acknowledgments_are_delayed_unless_two_segments_wait() {
         while connection.poll_transmit(ms(2)).is_some() {}
         connection.on_consumed(u64::MAX);
     }
-    let at = 20_001;
-    connection.on_segment(&segment(at, 1, Flags::ACK), 500, ms(3));
+    // Nothing has answered the peer, who may wait with the next small one.
+    connection.on_segment(&segment(20_001, 1, Flags::ACK), 495, ms(3));
+    expect(&mut connection, ms(3), Flags::ACK, 1, 20_496);
+    connection.on_segment(&segment(20_496, 1, Flags::ACK), 5, ms(3));
+    expect(&mut connection, ms(3), Flags::ACK, 1, 20_501);
+    connection.on_written(5);
+    assert!(connection.poll_transmit(ms(3)).is_some_and(|sent| sent.payload.is_some()));
+    // Now something has; until it is missed.
+    let at = 20_501;
+    connection.on_segment(&segment(at, 6, Flags::ACK), 500, ms(3));
     quiet(&mut connection, ms(3));
     assert_eq!(connection.next_timeout(), Some(ms(43)));
     connection.on_timeout(ms(43));
-    expect(&mut connection, ms(43), Flags::ACK, 1, at + 500);
-    connection.on_segment(&segment(at + 500, 1, Flags::ACK), 1000, ms(50));
+    expect(&mut connection, ms(43), Flags::ACK, 6, at + 500);
+    connection.on_segment(&segment(at + 500, 6, Flags::ACK), 10, ms(44));
+    expect(&mut connection, ms(44), Flags::ACK, 6, at + 510);
+    let at = at + 10;
+    connection.on_segment(&segment(at + 500, 6, Flags::ACK), 1000, ms(50));
     quiet(&mut connection, ms(50));
-    connection.on_segment(&segment(at + 1500, 1, Flags::ACK), 1000, ms(50));
-    expect(&mut connection, ms(50), Flags::ACK, 1, at + 2500);
+    connection.on_segment(&segment(at + 1500, 6, Flags::ACK), 1000, ms(50));
+    expect(&mut connection, ms(50), Flags::ACK, 6, at + 2500);
     // A super-segment is many.
-    connection.on_segment(&segment(at + 2500, 1, Flags::ACK), 9_000, ms(51));
-    expect(&mut connection, ms(51), Flags::ACK, 1, at + 11_500);
+    connection.on_segment(&segment(at + 2500, 6, Flags::ACK), 9_000, ms(51));
+    expect(&mut connection, ms(51), Flags::ACK, 6, at + 11_500);
     // An answer carries the acknowledgment.
-    connection.on_segment(&segment(at + 11_500, 1, Flags::ACK), 10, ms(52));
-    connection.on_written(5);
-    expect(&mut connection, ms(52), Flags::ACK, 1, at + 11_510);
+    connection.receive.quick = 1;
+    connection.on_segment(&segment(at + 11_500, 6, Flags::ACK), 10, ms(52));
+    connection.on_written(10);
+    expect(&mut connection, ms(52), Flags::ACK, 6, at + 11_510);
     quiet(&mut connection, ms(52));
 }
 

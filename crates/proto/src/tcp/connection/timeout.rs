@@ -32,6 +32,8 @@ impl Connection {
                 // What waited is sent by the `poll_transmit` that follows.
                 Timer::Pace => Events::empty(),
                 Timer::DelayedAck => {
+                    // The answer has not come.
+                    self.answers &= self.owed != Owed::Later;
                     self.owed = Owed::Now;
                     Events::empty()
                 }

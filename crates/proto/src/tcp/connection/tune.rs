@@ -178,6 +178,7 @@ impl Connection {
     /// `TCP_QUICKACK`: what is owed goes at once, and what comes next is acknowledged at once for a while; or not.
     fn set_quick_ack(&mut self, on: bool) {
         self.receive.quick = if on { input::QUICK_ACKS } else { 0 };
+        self.answers = !on;
         if on && self.owed == Owed::Later {
             self.owed = Owed::Now;
         }
