@@ -356,7 +356,10 @@ fn await_ready(
         }
         let kernel = ready(fds);
         if woken == Woken::TimedOut {
-            return look(fds) as isize;
+            // One may be the kernel's by now, or closed.
+            let result =
+                if look(fds) > 0 { 0 } else { look_at_kernel(call, fds, None, Some(0), ptr::null()) };
+            return if result < 0 { result } else { ready(fds) };
         }
         if kernel > 0 && result > 0 {
             // The kernel's are ready; ours may have become so.

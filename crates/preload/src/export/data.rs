@@ -16,8 +16,8 @@ use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{
-    adopt, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream, table,
-    zero_copy,
+    adopt, cancel, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream,
+    table, zero_copy,
 };
 
 /// SPLICE_F_ALL of Linux.
@@ -542,7 +542,9 @@ fn send_file(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t 
     if table::socket(from).is_some() {
         return finish(err(libc::EINVAL));
     }
-    either(out, |socket| sendfile::sendfile(socket, from, offset, n), || real::sendfile(out, from, offset, n))
+    // The C library's is no cancellation point.
+    let here = |socket| cancel::uncancelled(|| sendfile::sendfile(socket, from, offset, n));
+    either(out, here, || real::sendfile(out, from, offset, n))
 }
 
 // On 64-bit machines `off_t` is 64 bits wide in both.

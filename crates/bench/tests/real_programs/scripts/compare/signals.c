@@ -188,7 +188,8 @@ CASE(broken_pipe_ends_a_program) {
     T(WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
-static int cancelled_in, clean_ups;
+enum { FILE_LEN = 8 << 20 };
+static int cancelled_in, memory, clean_ups;
 static struct name unanswered;
 static void clean_up(void *unused) {
     (void)unused;
@@ -212,6 +213,7 @@ static void *wait_in_call(void *which) {
     case 4: accept(cancelled_in, NULL, NULL); break;
     case 5: connect(cancelled_in, ADDRESS(unanswered)); break;
     case 6: close(cancelled_in); break;
+    case 7: sendfile(cancelled_in, memory, NULL, FILE_LEN); break;
     }
     pthread_cleanup_pop(0);
     return NULL;
@@ -261,6 +263,22 @@ CASE(cancelled_lingering) {
     cancel_in(6);
     T(fcntl(cancelled_in, F_GETFD));
     tell("drain A");
+}
+
+/* `sendfile` sends all of it. */
+CASE(cancelled_in_no_such_point) {
+    pthread_t thread;
+    void *result = PTHREAD_CANCELED;
+    cancelled_in = accepted("A");
+    memory = memfd_create("much", 0);
+    NEED(ftruncate(memory, FILE_LEN) == 0);
+    NEED(pthread_create(&thread, NULL, wait_in_call, (void *)7) == 0);
+    usleep(100000);
+    NEED(pthread_cancel(thread) == 0);
+    tell("read A %d", FILE_LEN);
+    NEED(pthread_join(thread, &result) == 0);
+    out("cancelled %d", result == PTHREAD_CANCELED);
+    T(close(cancelled_in));
 }
 
 static void write_in_handler(int number) { send(cancelled_in, "h", number > 0, MSG_DONTWAIT); }
@@ -937,6 +955,30 @@ CASE(jumps_within_a_connect) {
     T(connect(cancelled_in, ADDRESS(unanswered)));
     T(close(cancelled_in));
     signal(SIGALRM, SIG_DFL);
+}
+
+static void *only_close(void *given) {
+    struct disturber *one = given;
+    await_sleep(one->id);
+    close(worked_on);
+    return NULL;
+}
+
+/* Nothing comes, and the time is over. */
+CASE(closed_beside_in_vain) {
+    struct timeval limit = {0, 300000};
+    for (int i = 0; i < 2; i++) {
+        struct disturber one = disturbing(NULL);
+        worked_on = accepted(i ? "B" : "A");
+        pthread_create(&one.thread, NULL, only_close, &one);
+        struct pollfd entry = {worked_on, POLLIN, 0};
+        fd_set in;
+        FD_ZERO(&in);
+        FD_SET(worked_on, &in);
+        T(i ? select(worked_on + 1, &in, NULL, NULL, &limit) : poll(&entry, 1, 300));
+        out("%x", i ? FD_ISSET(worked_on, &in) != 0 : entry.revents);
+        NEED(pthread_join(one.thread, NULL) == 0);
+    }
 }
 
 /* The same out of attempts to connect, oftener than calls can be under way. */
