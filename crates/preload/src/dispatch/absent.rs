@@ -36,7 +36,7 @@ pub(crate) fn set_mask(mask: u64) {
     change_mask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
 }
 
-fn change_mask(how: c_int, mask: u64, before: *mut u64) {
+fn change_mask(how: std::ffi::c_int, mask: u64, before: *mut u64) {
     let (set, old) = ((&raw const mask).expose_provenance(), before.expose_provenance());
     let len = size_of::<u64>();
     crate::real::syscall(libc::SYS_rt_sigprocmask, how as usize, set, old, len, 0, 0);
