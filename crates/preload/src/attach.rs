@@ -347,7 +347,7 @@ extern "C" fn start() {
 pub(crate) fn is_set(name: &CStr) -> bool {
     let value = real::getenv(name.as_ptr());
     // SAFETY: `getenv` answers a terminated string, whose first byte exists.
-    !value.is_null() && unsafe { *value } == b'1'.cast_signed()
+    !value.is_null() && unsafe { *value }.to_ne_bytes() == *b"1"
 }
 
 fn decimal(mut value: c_int, digits: &mut [u8; 12]) -> &[u8] {
@@ -413,7 +413,7 @@ fn attach(path: &CStr) -> Result<(), Failed> {
         return Err(fail(b"the name is too long:", libc::ENAMETOOLONG));
     }
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+        *to = std::ffi::c_char::from_ne_bytes([*from]);
     }
     let len = size_of::<libc::sockaddr_un>() as u32;
     if real::connect(fd, (&raw const address).cast(), len) < 0 {

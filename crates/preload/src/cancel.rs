@@ -95,6 +95,7 @@ pub(crate) fn cancelled_as_there<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Of a program.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn set_cancel_type(kind: c_int, before: *mut c_int) -> c_int {
     if kind != DEFERRED && kind != ASYNCHRONOUS {
         return libc::EINVAL;

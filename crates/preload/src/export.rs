@@ -30,8 +30,9 @@ use crate::wait::MOVED;
 use crate::{cancel, memory, under_way};
 
 pub(crate) use data::{RWF_NOWAIT, read, receive_message, write};
+pub(crate) use raw::by_number;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll, raw::by_number};
+pub(crate) use {many::concerns as poll_concerns, many::poll_plain as poll};
 
 /// The socket behind a descriptor, if ours.
 #[inline]

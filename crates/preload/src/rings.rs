@@ -215,7 +215,7 @@ pub(crate) fn asked() -> Rule {
     *ASKED.get_or_init(|| {
         let value = real::getenv(c"SCOUTLINE_IO_URING".as_ptr());
         // SAFETY: `getenv` answers a terminated string, whose first byte exists.
-        match (!value.is_null()).then(|| unsafe { *value }.cast_unsigned()) {
+        match (!value.is_null()).then(|| unsafe { *value }.to_ne_bytes()[0]) {
             Some(b'1') => Rule::Left,
             Some(b'r') => Rule::Refused,
             _ => Rule::Seen,

@@ -14,7 +14,9 @@ use std::ffi::c_int;
 use std::ptr;
 
 use crate::slot::Socket;
-use crate::{attach, cancel, lock, real, table, wait};
+use crate::{attach, lock, table, wait};
+#[cfg(target_arch = "x86_64")]
+use crate::{cancel, real};
 
 /// How often a socket that is in the table and held by nobody is looked for again.
 const TRIES: u32 = 1000;

@@ -145,7 +145,7 @@ fn tell_of(fd: c_int, request: c_ulong, asked: *mut ifreq) -> bool {
     // SAFETY: the kernel has read as much there.
     let mut named = unsafe { ptr::read_unaligned(asked) };
     // An alias ("eth0:1") is an address' label, and ours have none.
-    if named.ifr_name.iter().take_while(|&&letter| letter != 0).any(|&letter| letter == b':'.cast_signed()) {
+    if named.ifr_name.iter().take_while(|&&letter| letter != 0).any(|&letter| letter.to_ne_bytes() == *b":") {
         return false;
     }
     if real::ioctl(fd, SIOCGIFINDEX, (&raw mut named).expose_provenance()) < 0 {

@@ -201,7 +201,7 @@ pub(super) fn bind_to_name(inner: c_int, socket: Socket) -> Option<(sockaddr_un,
     let mut name: sockaddr_un = unsafe { zeroed() };
     name.sun_family = libc::AF_UNIX as u16;
     for (to, from) in name.sun_path.iter_mut().zip(octets) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]);
     }
     let len = (offset_of!(sockaddr_un, sun_path) + NAME_LEN) as socklen_t;
     let bound = real::bind(inner, (&raw const name).cast(), len) == 0;
@@ -250,7 +250,7 @@ pub(crate) fn socket_of(fd: c_int) -> Option<Socket> {
         && real::errno() == libc::ENOTCONN
         && real::getsockname(fd, (&raw mut name).cast(), &raw mut len) == 0;
     real::set_errno(errno);
-    let octets = name.sun_path.map(c_char::cast_unsigned);
+    let octets = name.sun_path.map(|letter| letter.to_ne_bytes()[0]);
     let whole = (peer == 0 || listening)
         && len as usize == offset_of!(sockaddr_un, sun_path) + NAME_LEN
         && c_int::from(name.sun_family) == libc::AF_UNIX;
