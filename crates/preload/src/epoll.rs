@@ -80,7 +80,7 @@ mod exclusive {
 }
 
 struct Epoll {
-    /// Descriptors of this process that name it; 0: free.
+    /// Descriptors of this process that name it; 0, with no `waiters`: free.
     fds: u32,
     set: Option<Set>,
     /// The list of `set`.
@@ -246,8 +246,9 @@ impl Epoll {
         if !self.others_sleep() {
             return;
         }
-        if let Some(set) = self.set.filter(|_| self.shared && self.in_kernel == 0) {
-            // An event in the kernel's epoll would be seen by all processes, and could be taken away by one.
+        if let Some(set) = self.set.filter(|_| self.fds == 0 || self.shared && self.in_kernel == 0) {
+            // An event in the kernel's epoll would be seen by all processes, and could be taken away by one; without a
+            // descriptor there is none to be made.
             attach::wake_set(set.number);
             return;
         }
@@ -315,8 +316,6 @@ impl Epoll {
 
     fn free(&mut self) {
         if let (Some(set), Some(region)) = (self.set.take(), attach::region()) {
-            // Threads may sleep in it still.
-            set.bell().leave(self.waiters.saturating_sub(self.in_kernel));
             if self.shared || attach::dead() {
                 // Others go on with it; the daemon sees to the rest.
                 attach::free_set(set.number, set.pipe);
@@ -341,7 +340,7 @@ pub(crate) fn created(epfd: c_int) -> Option<u32> {
     }
     for number in 0..EPOLL_COUNT as u32 {
         let mut epoll = EPOLLS[number as usize].lock();
-        if epoll.fds == 0 {
+        if epoll.fds == 0 && epoll.waiters == 0 {
             epoll.fds = 1;
             USED.fetch_max(number + 1, Ordering::AcqRel);
             drop(epoll);
@@ -361,7 +360,13 @@ pub(crate) fn duplicated(number: u32) {
 pub(crate) fn closed(number: u32) {
     let mut epoll = lock(number);
     epoll.fds = epoll.fds.saturating_sub(1);
-    if epoll.fds > 0 {
+    leave(epoll, number);
+}
+
+/// The calling thread is done with an epoll. It is freed by the last: of those that close it, and of those that sleep in it,
+/// whom it goes on to wake (epoll_wait(2) holds the file).
+fn leave(mut epoll: Entered, number: u32) {
+    if epoll.fds > 0 || epoll.waiters > 0 {
         return;
     }
     let parents = std::mem::take(&mut epoll.parents);
@@ -400,6 +405,11 @@ pub(crate) fn forget(socket: Socket) {
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
     let epolls = &EPOLLS[..USED.load(Ordering::Acquire) as usize];
     epolls.iter().filter_map(|epoll| epoll.jumped_out(&leaves)).for_each(sharing::put_in_order);
+}
+
+/// What names an epoll that `epfd` named before a sleep; -1: nothing does any more, and the kernel's part is out of reach.
+fn still_named(number: u32, epfd: c_int) -> c_int {
+    if table::look(epfd) == Fd::Epoll(number) { epfd } else { descriptor_of(number).unwrap_or(-1) }
 }
 
 /// A descriptor of an epoll.

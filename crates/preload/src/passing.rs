@@ -18,7 +18,7 @@
 //! nobody ever receives keeps its socket open until the program ends, and ends with it.
 
 use std::ffi::{c_int, c_void};
-use std::mem::size_of;
+use std::mem::{ManuallyDrop, size_of};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{cmsghdr, mmsghdr, msghdr};
@@ -28,10 +28,12 @@ use scoutline_abi::stand_in;
 use crate::real::{self, err};
 use crate::slot::Socket;
 use crate::table::{self, Entry};
-use crate::{attach, call, engines, family, ip_options, memory};
+use crate::{attach, call, cancel, engines, family, ip_options, memory};
 
 /// Stand-ins in one message: Linux's own limit of descriptors (SCM_MAX_FD).
 const MOST: usize = 253;
+/// What a Unix stream takes as one piece, if the smallest of buffers has room for any (`unix_stream_sendmsg`).
+const WHOLE: usize = 1024;
 /// How long a socket is tried to be taken whose ring a thread of its old program is copying to or from.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// Between two tries, in microseconds.
@@ -105,7 +107,7 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     }
     let mut message = *given;
     message.msg_control = control.as_mut_ptr().cast::<c_void>();
-    let mut sent: Vec<(c_int, Socket)> = Vec::new();
+    let mut sent: Vec<StandIn> = Vec::new();
     let mut failed = 0;
     each_descriptor(&message, |fd| {
         let Some(socket) = table::socket(*fd).and_then(Socket::at) else { return };
@@ -124,16 +126,53 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     for (_, socket) in &sent {
         socket.put_in_flight();
     }
-    let result =
-        if failed == 0 { real::ours(real::sendmsg(fd, &raw const message, flags)) } else { err(failed) };
-    for (made, socket) in sent {
-        if result < 0 {
-            socket.take_from_flight(false);
-            socket.release();
+    let mut under_way = ManuallyDrop::new(UnderWay { sent, is_whole: len_of(&message) <= WHOLE });
+    let place = (&raw mut under_way).cast();
+    let result = match failed {
+        0 => {
+            cancel::cancellable(not_sent, place, || real::ours(real::sendmsg(fd, &raw const message, flags)))
         }
-        real::close_uncancelled(made);
-    }
+        _ => err(failed),
+    };
+    ManuallyDrop::into_inner(under_way).finish(result >= 0);
     result
+}
+
+/// A kernel socket that is sent, and what it stands for.
+type StandIn = (c_int, Socket);
+
+/// A message with these in it.
+struct UnderWay {
+    sent: Vec<StandIn>,
+    /// The kernel takes all of it or nothing.
+    is_whole: bool,
+}
+
+impl UnderWay {
+    fn finish(self, was_sent: bool) {
+        for (made, socket) in self.sent {
+            if !was_sent {
+                socket.take_from_flight(false);
+                socket.release();
+            }
+            real::close_uncancelled(made);
+        }
+    }
+}
+
+/// A thread is cancelled while it waits for room, or a handler jumps out of that. Of a stream's message the first part may have
+/// gone, with all that stands beside it: that counts as sent.
+extern "C" fn not_sent(under_way: *mut c_void) {
+    // SAFETY: what `send_stand_ins` gave, in a frame that still stands and does not go on.
+    let under_way = unsafe { under_way.cast::<UnderWay>().read() };
+    let was_sent = !under_way.is_whole;
+    under_way.finish(was_sent);
+}
+
+fn len_of(message: &msghdr) -> usize {
+    // SAFETY: the program vouches for its vector.
+    let parts = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
+    parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
 
 /// A kernel socket of the same kind that says which of ours it stands for.

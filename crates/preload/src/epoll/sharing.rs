@@ -240,7 +240,8 @@ pub(crate) fn after_fork() {
 pub(crate) fn keeps(set: u32) -> bool {
     EPOLLS[..USED.load(Ordering::Acquire) as usize].iter().any(|epoll| {
         epoll.give_back();
-        epoll.lock().set.is_some_and(|own| own.number == set)
+        let epoll = epoll.lock();
+        epoll.fds > 0 && epoll.set.is_some_and(|own| own.number == set)
     })
 }
 
@@ -251,6 +252,10 @@ pub(crate) fn in_child(goes_on: bool) {
     for epoll in &EPOLLS[..USED.load(Ordering::Acquire) as usize] {
         epoll.give_back();
         let mut epoll = epoll.lock();
+        if epoll.fds == 0 {
+            *epoll = Epoll::NEW; // kept by threads that are not here
+            continue;
+        }
         epoll.kick = None;
         epoll.waiters = 0;
         epoll.in_kernel = 0;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{epoll_event, pollfd, sigset_t};
 
 use super::sharing::{Entered, lock};
-use super::{Epoll, KERNEL_LOOK_NS};
+use super::{Epoll, KERNEL_LOOK_NS, still_named};
 use crate::lock::Quiet;
 use crate::real::err;
 use crate::slot::ring_before_sleep;
@@ -23,7 +23,7 @@ pub(crate) enum Answer {
 
 /// `epoll_wait` and its kin. `zero`: do not wait; `deadline` none: for ever.
 pub(crate) fn await_events(
-    epfd: c_int,
+    mut epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     zero: bool,
@@ -50,39 +50,43 @@ pub(crate) fn await_events(
     // SAFETY: the program vouches for room for `max` events; any bytes are valid ones.
     let out = unsafe { std::slice::from_raw_parts_mut(events, max as usize) };
     let (mut spun, mut kicks, mut quiet) = (false, 0u32, None);
+    let mut epoll = lock(number);
     loop {
-        let mut epoll = lock(number);
         if !epoll.is_ours() {
             epoll.go_on(0);
-            if zero {
-                return Answer::Done(wait_kernel(epoll, number, epfd, out, Some(0), mask).0);
-            }
             // What the kernel tells goes to the program as it is, but for what is left out.
+            let until = if zero { Some(0) } else { deadline };
             let mask = if kicks == 0 { mask } else { in_sleep(&mut quiet, mask) };
-            let (n, kicked) = wait_kernel(epoll, number, epfd, out, deadline, mask);
-            if kicked && n == 0 {
-                kicks += 1;
-                continue;
+            let (n, kicked);
+            (epoll, n, kicked) = wait_kernel(epoll, number, epfd, out, until, mask);
+            if zero || !kicked || n != 0 {
+                super::leave(epoll, number);
+                return Answer::Done(n);
             }
-            return Answer::Done(n);
+            kicks += 1;
+            epfd = still_named(number, epfd);
+            continue;
         }
         let n = epoll.look(epfd, out);
         if n > 0 || zero {
-            return Answer::Done(epoll.leave(epfd, n, out.len()));
+            return Answer::Done(leave(epoll, number, epfd, n, out.len()));
         }
         let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
         if !spun && let Some(region) = attach::region() {
             spun = true;
             drop(epoll);
-            if wait::spin(region, || !region.ready(set.shared).is_empty()) {
+            let found = wait::spin(region, || !region.ready(set.shared).is_empty());
+            epoll = lock(number);
+            if found {
                 continue;
             }
-            epoll = lock(number);
         }
         let mask = in_sleep(&mut quiet, mask);
-        if let Some(result) = sleep_once(epoll, number, (epfd, set), out, deadline, mask) {
-            return Answer::Done(result);
+        match sleep_once(epoll, number, (epfd, set), out, deadline, mask) {
+            Ok(result) => return Answer::Done(result),
+            Err(locked) => epoll = locked,
         }
+        epfd = still_named(number, epfd);
         spun = true;
     }
 }
@@ -126,23 +130,23 @@ impl Epoll {
         n
     }
 
-    /// The calling thread slept on this set. Where the epoll was closed meanwhile, that has been said.
+    /// The calling thread slept on this set.
     fn no_longer_sleeps(&mut self, set: Set) {
-        if self.set.is_some_and(|own| own.number == set.number) {
-            self.waiters = self.waiters.saturating_sub(1);
-            set.bell().leave(1);
-        }
-    }
-
-    /// The calling thread goes on with `n` events of at most `most`.
-    fn leave(&mut self, epfd: c_int, n: usize, most: usize) -> isize {
-        self.go_on(n);
-        self.pass_on(epfd, n, most);
-        n as isize
+        self.waiters = self.waiters.saturating_sub(1);
+        set.bell().leave(1);
     }
 }
 
-/// Sleeps, unless there is something by now. `None`: nothing came of it, and the time is not over.
+/// The calling thread goes on with `n` events of at most `most`.
+fn leave(mut epoll: Entered, number: u32, epfd: c_int, n: usize, most: usize) -> isize {
+    epoll.go_on(n);
+    epoll.pass_on(epfd, n, most);
+    super::leave(epoll, number);
+    n as isize
+}
+
+/// Sleeps, unless there is something by now. Gives the epoll back where nothing came of it and the time is not over: it was not
+/// left in between, and so not freed.
 fn sleep_once(
     mut epoll: Entered,
     number: u32,
@@ -150,7 +154,7 @@ fn sleep_once(
     out: &mut [epoll_event],
     deadline: Option<u64>,
     mask: *const sigset_t,
-) -> Option<isize> {
+) -> Result<isize, Entered> {
     let mut leaving = Leaving { number, set: Some(set), sleeps: false, generation: attach::generation() };
     let place = &raw mut leaving;
     let (mut n, mut woken, mut by_pipe) = (0, Woken::Event, false);
@@ -177,6 +181,7 @@ fn sleep_once(
         }
         epoll
     });
+    let epfd = still_named(number, epfd);
     epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
     if by_pipe {
         // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
@@ -189,15 +194,16 @@ fn sleep_once(
     }
     if n == 0 {
         match woken {
-            Woken::Event | Woken::Dead => return None,
+            Woken::Event | Woken::Dead => return Err(epoll),
             Woken::Interrupted => {
                 epoll.go_on(0);
-                return Some(err(libc::EINTR));
+                super::leave(epoll, number);
+                return Ok(err(libc::EINTR));
             }
             Woken::TimedOut => n = epoll.collect(out),
         }
     }
-    Some(epoll.leave(epfd, n, out.len()))
+    Ok(leave(epoll, number, epfd, n, out.len()))
 }
 
 /// What a thread takes back that no longer sleeps in an epoll; without a set it slept in the kernel's.
@@ -225,6 +231,7 @@ extern "C" fn cancelled(leaving: *mut c_void) {
         epoll.waiters = epoll.waiters.saturating_sub(1);
         epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     }
+    super::leave(epoll, leaving.number);
 }
 
 /// Sleeps on both. Says why it ended, and whether there is something in the pipe.
@@ -238,7 +245,7 @@ fn sleep(epfd: c_int, set: Set, deadline: Option<u64>, mask: *const sigset_t) ->
     }
 }
 
-/// Only kernel descriptors are in it. Answers the result and whether we were woken by ourselves.
+/// Only kernel descriptors are in it. Answers the epoll, the result and whether we were woken by ourselves.
 fn wait_kernel(
     mut epoll: Entered,
     number: u32,
@@ -246,7 +253,7 @@ fn wait_kernel(
     out: &mut [epoll_event],
     deadline: Option<u64>,
     mask: *const sigset_t,
-) -> (isize, bool) {
+) -> (Entered, isize, bool) {
     let timeout = match deadline {
         None => -1,
         Some(at) => {
@@ -274,8 +281,8 @@ fn wait_kernel(
         epoll
     });
     if n < 0 {
-        return (err(errno), false);
+        return (epoll, err(errno), false);
     }
     let kept = epoll.strip(out, n as usize);
-    (kept as isize, kept != n as usize)
+    (epoll, kept as isize, kept != n as usize)
 }

@@ -826,6 +826,34 @@ CASE(passed_with_other_messages) {
     tell("read B 1");
 }
 
+#ifndef INLINE_H /* of an instruction the C library knows nothing */
+static int passed_by[2];
+static void *pass_until_full(void *end) {
+    for (;;) pass(*(int *)end, passed_by[1]);
+    return NULL;
+}
+
+/* Who is cancelled while it waits for room has not passed it once more. */
+CASE(passed_by_a_cancelled_thread) {
+    int ends[2];
+    passed_by[1] = accepted("A");
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    pthread_t thread;
+    NEED(pthread_create(&thread, NULL, pass_until_full, &ends[0]) == 0);
+    struct pollfd room = {ends[0], POLLOUT, 0};
+    while (poll(&room, 1, 0) == 1) sched_yield();
+    usleep(50000);
+    NEED(pthread_cancel(thread) == 0);
+    void *result;
+    NEED(pthread_join(thread, &result) == 0);
+    T(result == PTHREAD_CANCELED);
+    T(close(passed_by[1]));
+    NEED(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    for (int fd; (fd = take(ends[1], 0)) >= 0;) close(fd);
+    tell("drain A");
+}
+#endif
+
 /* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
     int ends[2], fd = accepted("A"), listening = listener(), port = port_of(listening);

@@ -600,3 +600,74 @@ CASE(exclusive_waiters) {
     for (int i = 0; i < 3; i++) T(accept(fd, NULL, NULL) >= 0);
     T(accept(fd, NULL, NULL));
 }
+
+/* Who waits in an epoll that is closed meanwhile. */
+struct waiter {
+    pthread_t thread;
+    int set, most, count, errno_then;
+    atomic_int id;
+    struct epoll_event events[4];
+};
+
+static void *wait_there(void *given) {
+    struct waiter *one = given;
+    one->id = gettid();
+    one->count = epoll_wait(one->set, one->events, one->most, one->errno_then);
+    one->errno_then = errno;
+    return NULL;
+}
+
+static void begin_to_wait(struct waiter *one, int set, int most, int limit_ms) {
+    *one = (struct waiter){.set = set, .most = most, .errno_then = limit_ms};
+    NEED(pthread_create(&one->thread, NULL, wait_there, one) == 0);
+    while (one->id == 0) sched_yield();
+    await_sleep(one->id);
+}
+
+static void end_of_wait(const char *title, struct waiter *one) {
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 5;
+    int late = pthread_timedjoin_np(one->thread, NULL, &limit);
+    out("%s: late %d, %d events, %u:%x", title, late, one->count, one->events[0].data.u32, one->events[0].events);
+    if (one->count < 0) out("errno %d", one->errno_then);
+    if (late) _exit(0);
+}
+
+/* It has the epoll until it is done. */
+CASE(closed_while_waited_for) {
+    struct waiter one, other;
+    char bytes[4];
+    for (int round = 0; round < 3; round++) {
+        int fd = accepted("A"), set = T(epoll_create1(EPOLL_CLOEXEC));
+        T(add(set, fd, EPOLLIN, 1));
+        begin_to_wait(&one, set, 4, round == 2 ? 300 : -1);
+        if (round == 1) T(dup2(fd, set)); /* its number is another's, that the wait is not about */
+        else T(close(set));
+        int next = T(epoll_create1(EPOLL_CLOEXEC));
+        T(add(next, fd, EPOLLIN, 2));
+        if (round < 2) tell("send A abc");
+        end_of_wait("closed", &one);
+        T(round < 2 ? recv(fd, bytes, 4, 0) : 0);
+        events_of("the next one", next, 0);
+        tell("send A abc");
+        events_of("the next one", next, SOON_MS);
+        T(close(next));
+        if (round == 1) T(close(set));
+        T(close(fd));
+    }
+    /* Two that wait, and what comes is one's and then the other's. */
+    int fds[2] = {accepted("A"), accepted("B")}, set = T(epoll_create1(EPOLL_CLOEXEC));
+    T(add(set, fds[0], EPOLLIN | EPOLLONESHOT, 1));
+    T(add(set, fds[1], EPOLLIN | EPOLLONESHOT, 1));
+    begin_to_wait(&one, set, 1, -1);
+    begin_to_wait(&other, set, 1, -1);
+    T(close(set));
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    NEED(waitpid(child, NULL, 0) == child);
+    tell("send A abc");
+    tell("send B abc");
+    end_of_wait("one of two", &one);
+    end_of_wait("the other", &other);
+}
