@@ -76,6 +76,8 @@ use transmit::{TransmitSide, attach_stream};
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
+/// So often at most interfaces are asked what they wait for: answers of neighbours, and what else takes a second.
+const NEIGHBOUR_LOOK: Duration = Duration::from_millis(1);
 
 /// One device with its addresses and module graph.
 pub(crate) struct Net {
@@ -193,6 +195,8 @@ pub struct Core {
     touched: Vec<PathId>,
     /// Scratch: timers that fired.
     due: Vec<PathId>,
+    /// When interfaces are asked again what they wait for.
+    neighbours_at: Time,
     /// Paths that have more to send than their device takes now.
     stalled: Vec<PathId>,
     /// Paths in TIME-WAIT, and some that have gone.
@@ -459,6 +463,14 @@ impl Core {
         self.due = due;
         self.look_for_floods(now);
         self.follow_addresses();
+        if now >= self.neighbours_at {
+            self.fire_neighbours(now);
+        }
+    }
+
+    /// Asks again, gives up, and sets when to look next: nothing there is set for less than [`NEIGHBOUR_LOOK`], and what each
+    /// interface waits for is long to find out.
+    fn fire_neighbours(&mut self, now: Time) {
         for net in 0..self.nets.len() {
             if self.nets[net].interface().next_neighbour_timeout().is_some_and(|due| due <= now) {
                 let mut effects = std::mem::take(&mut self.runner.effects);
@@ -469,13 +481,17 @@ impl Core {
                 self.carry_out(net, None, effects, now);
             }
         }
+        let due = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout()).min();
+        let latest = now + NEIGHBOUR_LOOK;
+        self.neighbours_at = due.map_or(latest, |due| due.min(latest));
     }
 
     /// When something is due without anything arriving.
     pub(crate) fn next_timeout(&self, now: Time) -> Option<Time> {
         let paced = (0..self.nets.len()).filter_map(|net| self.transmit_timeout(net));
         let background = (0..self.nets.len()).filter_map(|net| self.background_timeout(net, now));
-        let neighbours = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout());
+        let of_interfaces = self.nets.iter().filter_map(|net| net.interface().next_neighbour_timeout()).min();
+        let neighbours = of_interfaces.map(|due| due.max(self.neighbours_at)).into_iter();
         let devices = self.nets.iter().filter_map(|net| net.device.next_event());
         let floods = self.nets.iter().filter_map(|net| net.flood.next_look());
         let paths = neighbours.chain(self.wheel.next());

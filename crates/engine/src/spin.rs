@@ -62,6 +62,18 @@ impl Spin {
         self.rest = *REST.start();
     }
 
+    /// The core was taken from the engine while it span: others want it.
+    pub(crate) fn on_taken(&mut self) {
+        self.give_up();
+    }
+
+    fn give_up(&mut self) {
+        self.resting = self.rest;
+        self.rest = (self.rest * 2).min(*REST.end());
+        self.in_vain = 0;
+        self.limit = Duration::ZERO;
+    }
+
     /// The engine has slept: work was there so long after the last, spinning included; or, with `arrived` false, nothing
     /// came before a timer was due. Before that it span in vain, or (`span` false) did not.
     pub(crate) fn on_slept(&mut self, idle: Duration, arrived: bool, span: bool) {
@@ -73,11 +85,7 @@ impl Spin {
             self.in_vain += 1;
         }
         if self.in_vain == IN_VAIN {
-            self.resting = self.rest;
-            self.rest = (self.rest * 2).min(*REST.end());
-            self.in_vain = 0;
-            self.limit = Duration::ZERO;
-            return;
+            return self.give_up();
         }
         if arrived && idle <= self.most {
             self.limit = (self.limit * 2).max(FIRST).min(self.most);

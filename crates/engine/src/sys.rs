@@ -1,6 +1,7 @@
 //! The system calls of the engine's loop, each with the small safe form that the loop needs.
 
 use std::io::{Error, Result};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -28,9 +29,9 @@ pub(crate) fn ring(fd: RawFd) {
 
 /// Takes what a non-blocking descriptor holds, up to a page; false at the end of file.
 pub(crate) fn drain(fd: RawFd) -> bool {
-    let mut bytes = [0u8; 4096];
-    // SAFETY: the buffer is ours.
-    unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) != 0 }
+    let mut bytes = MaybeUninit::<[u8; 4096]>::uninit();
+    // SAFETY: the buffer is ours, and nobody reads it.
+    unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size_of_val(&bytes)) != 0 }
 }
 
 /// Takes what an eventfd holds, waiting for it if it was made to wait.

@@ -40,6 +40,11 @@ const LINUX_LOOK: Duration = Duration::from_micros(100);
 const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
+/// A look for work that takes so long was interrupted: others had the core.
+const TAKEN: Duration = Duration::from_micros(20);
+/// Paths run for so long, and the last of them to its end, before what has come meanwhile is looked for: a look costs a third
+/// of a short turn.
+const UNSEEN: Duration = Duration::from_micros(5);
 /// Linux gets a turn at least this often even if no program was woken: other programs live on the core too.
 const LINUX_AT_LEAST: Duration = Duration::from_millis(1);
 /// Woken threads that have not run, from which on Linux goes first. Few enough that one more waits for less than a
@@ -160,29 +165,18 @@ impl Loop {
                 self.spinning = false;
                 self.spin.on_worked(now.since(self.last_work), came);
             }
-            match decision {
-                Some(decision) => {
-                    match decision.entry {
-                        Entry::Path(id) => {
-                            self.last_work = self.core.run_path(id, &decision, now);
-                            self.charge_turn(id);
-                        }
-                        Entry::Linux => {
-                            self.linux_slice(decision);
-                            // Turns of Linux in a row are looked after for paths that wait.
-                            let waited_for = !self.core.schedule.is_idle();
-                            if !std::mem::take(&mut self.books.path_ran) && !waited_for {
-                                self.begin_books();
-                            }
-                        }
+            if let Some(mut decision) = decision {
+                while self.take_turn(&decision, now) && self.last_work.since(now) < UNSEEN {
+                    match self.core.schedule.dequeue(self.last_work) {
+                        Some(next) => decision = next,
+                        None => break,
                     }
-                    continue;
                 }
-                None if worked => {
-                    self.last_work = now;
-                    continue;
-                }
-                None => {}
+                continue;
+            }
+            if worked {
+                self.last_work = now;
+                continue;
             }
             self.core.flush_all(now);
             if self.core.has_input() || !self.core.schedule.is_idle() {
@@ -192,13 +186,37 @@ impl Loop {
                 std::hint::spin_loop();
                 self.spinning = true;
                 self.begin_books();
-                self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
+                let spun = clock::now().since(now);
+                if spun > TAKEN {
+                    self.spin.on_taken();
+                }
+                self.times.spin_ns += spun.as_nanos() as u64;
             } else {
                 self.sleep(now);
                 self.begin_books();
             }
         }
         self.core.stop(clock::now());
+    }
+
+    /// The turn of a path, or of Linux. False: time has passed.
+    fn take_turn(&mut self, decision: &Decision, looked: Time) -> bool {
+        match decision.entry {
+            Entry::Path(id) => {
+                self.last_work = self.core.run_path(id, decision, self.last_work.max(looked));
+                self.charge_turn(id);
+                true
+            }
+            Entry::Linux => {
+                self.linux_slice(*decision);
+                // Turns of Linux in a row are looked after for paths that wait.
+                let waited_for = !self.core.schedule.is_idle();
+                if !std::mem::take(&mut self.books.path_ran) && !waited_for {
+                    self.begin_books();
+                }
+                false
+            }
+        }
     }
 
     /// Charges the path that has just run with what the loop has spent since the books were in order.
@@ -275,6 +293,8 @@ impl Loop {
         let start = clock::now();
         let had = start.since(self.busy_since);
         let leave = self.leave_for_paths(decision.level, start);
+        let has_woken = self.core.wakes.get() > 0;
+        let mut is_late = false;
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
         if !self.leave_core(&decision, start) {
@@ -327,11 +347,16 @@ impl Loop {
             }
             if self.core.schedule.preempts(&against, now) {
                 if against.level != decision.level {
-                    self.turn.on_interrupted();
+                    if has_woken && !is_late {
+                        self.turn.on_pressed();
+                    } else {
+                        self.turn.on_interrupted();
+                    }
                 }
                 self.times.slices_interrupted += 1;
                 break;
             }
+            is_late = against.level != decision.level;
         }
         if decision.level == ordinary && now.since(start) >= quantum {
             self.turn.on_interrupted();

@@ -12,6 +12,7 @@ use std::time::Duration;
 const LEAST: Duration = Duration::from_micros(50);
 /// So far the moment moves away: a program that begins to compute is in the way of paths for so long, once.
 const MOST: Duration = Duration::from_millis(1);
+const MOST_PRESSED: Duration = Duration::from_micros(200);
 
 /// The limit of turns, from one to the next.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +41,12 @@ impl Turn {
     #[inline]
     pub(crate) fn on_interrupted(&mut self) {
         self.more = Duration::ZERO;
+    }
+
+    /// Paths that waited already interrupted it, and it had begun with threads that paths had woken.
+    #[inline]
+    pub(crate) fn on_pressed(&mut self) {
+        self.more = (self.more * 2).clamp(LEAST, MOST_PRESSED);
     }
 }
 
