@@ -334,12 +334,12 @@ impl Program {
                 continue;
             }
             let duty = if chosen.is_some_and(|chosen| chosen != Some(set)) { Duty::default() } else { duty };
-            self.region.ready(shared).set(index as usize);
-            // Of epolls that ask for it one is woken; the others find the mark when they look by themselves.
+            // Of epolls that ask for it those are told up to the first that sleeps, as on Linux.
             let takes_alone = one_is_enough && shared.one_takes.load(Ordering::Acquire) != 0;
             if takes_alone && exclusive_woken {
                 continue;
             }
+            self.region.ready(shared).set(index as usize);
             // It may be busy with something less important.
             self.raise(set, duty);
             let woke = self.wake_set(set, duty);

@@ -40,6 +40,13 @@ impl Routing {
         self.own_link.get()
     }
 
+    /// Linux's number of the interface that has this address.
+    pub(crate) fn interface_of(&self, address: Address) -> Option<u32> {
+        let nets = self.nets.borrow();
+        let has_it = |net: &Interface| !net.is_own_link() && net.is_ours(address);
+        nets.iter().find(|(net, _)| has_it(net)).map(|(_, index)| *index)
+    }
+
     /// What leads nowhere from now on.
     pub(crate) fn set_refusals(&self, routes: Vec<Route>) {
         *self.refusals.borrow_mut() = Routes::new(routes);

@@ -7,7 +7,8 @@
 //! ```
 //! Where the core is shared, the work may come from a program that cannot run while the engine spins: then it comes soon
 //! after each sleep begins, and never before. So spins that find nothing, eight in a row, end the spinning for a number
-//! of sleeps, which doubles while that repeats itself.
+//! of sleeps, which doubles while that repeats itself. So does a core that is taken from the engine while it spins: without
+//! one of its own it is in the way of programs that have work.
 //!
 //! Left out on purpose: telling apart who brings work. A pause of a few kinds of traffic at once is one sequence of
 //! waits.
@@ -133,6 +134,18 @@ mod tests {
             sleep(&mut spin, 1 + rest);
             assert_eq!(spin.limit(), Duration::ZERO);
         }
+    }
+
+    #[test]
+    fn who_needs_the_core_gets_it() {
+        let mut spin = Spin::new(MOST);
+        sleep(&mut spin, 5);
+        assert_eq!(spin.limit(), MOST);
+        spin.on_taken();
+        sleep(&mut spin, *REST.start());
+        assert_eq!(spin.limit(), Duration::ZERO);
+        sleep(&mut spin, 5);
+        assert_eq!(spin.limit(), MOST);
     }
 
     #[test]

@@ -40,8 +40,9 @@ const LINUX_LOOK: Duration = Duration::from_micros(100);
 const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
-/// A look for work that takes so long was interrupted: others had the core.
-const TAKEN: Duration = Duration::from_micros(20);
+/// A look for work that takes so long was interrupted by somebody who computes: programs that take turns with each other
+/// sleep again long before.
+const TAKEN: Duration = Duration::from_micros(300);
 /// Paths run for so long, and the last of them to its end, before what has come meanwhile is looked for: a look costs a third
 /// of a short turn.
 const UNSEEN: Duration = Duration::from_micros(5);
@@ -294,6 +295,7 @@ impl Loop {
         let had = start.since(self.busy_since);
         let leave = self.leave_for_paths(decision.level, start);
         let has_woken = self.core.wakes.get() > 0;
+        // Nobody waited when paths could have interrupted it.
         let mut is_late = false;
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);

@@ -105,6 +105,7 @@ fn bound(fd: c_int, socket: Socket, to: Name, result: isize) -> isize {
     }
     if result == 0 && socket.is_inet6() && !to.address.is_v4() && !to.address.is_unspecified() {
         options::take_v6_only(fd);
+        options::keep(socket, kept::V6_ONLY, true);
     }
     result
 }
@@ -170,6 +171,7 @@ fn without_port(socket: Socket) -> Name {
 
 pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     let v6_only = socket.is_inet6() && options::is_v6_only(fd);
+    options::keep(socket, kept::V6_ONLY, v6_only);
     let bits = sharing(socket) | u64::from(v6_only) << 2;
     let [high, low] = to.address.words();
     call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize

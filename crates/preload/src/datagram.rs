@@ -238,6 +238,9 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
         Some(Name { port: 0, .. }) => return Err(libc::EINVAL),
         Some(to) if !socket.is_inet6() && !to.address.is_v4() => return Err(libc::EAFNOSUPPORT),
         Some(to) if life::clashes(socket, to) => return Err(libc::EAFNOSUPPORT),
+        Some(to) if to.address.is_v4() && options::kept_bit(socket, kept::V6_ONLY) != 0 => {
+            return Err(libc::ENETUNREACH);
+        }
         Some(to) => to.address,
         None if socket.state() & is::CONNECTED == 0 => return Err(libc::EDESTADDRREQ),
         None => Address::default(),

@@ -65,6 +65,29 @@ fn is_seekable(fd: c_int) -> bool {
     result != err(libc::ESPIPE)
 }
 
+/// What Linux says of the file, before it looks at the socket (`do_sendfile`, `vfs_splice_read`): that it cannot be read, or
+/// that nothing is left of it.
+fn says_first(from: c_int, at: Option<off_t>) -> Option<isize> {
+    let flags = real::fcntl(from, libc::F_GETFL, 0);
+    if flags < 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
+        return Some(err(libc::EBADF));
+    }
+    // SAFETY: plain system calls; fstat fills the structure that it is given.
+    let (file, at) = unsafe {
+        let mut file: libc::stat = std::mem::zeroed();
+        if libc::fstat(from, &raw mut file) < 0 {
+            return None;
+        }
+        (file, at.unwrap_or_else(|| libc::lseek(from, 0, libc::SEEK_CUR)))
+    };
+    match file.st_mode & libc::S_IFMT {
+        libc::S_IFDIR => Some(err(libc::EINVAL)),
+        libc::S_IFCHR if file.st_rdev == libc::makedev(1, 3) => Some(err(libc::EINVAL)), // `null_fops`
+        libc::S_IFREG if at >= file.st_size => Some(0),
+        _ => None,
+    }
+}
+
 /// Reads what a file has at `at`, or where it stands, however long that takes, and has it sent: what `send` answers, bytes
 /// or an errno negated. The file stands behind what was sent.
 fn send_read(from: c_int, at: Option<off_t>, want: usize, send: impl FnOnce(&mut [u8]) -> isize) -> isize {
@@ -105,8 +128,8 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     // SAFETY: the program vouches for its offset.
     let mut at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
     // sendfile(2): of a file that can be read anywhere.
-    if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) {
-        return err(libc::EINVAL);
+    if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) || want.cast_signed() < 0 {
+        return says_first(from, at).filter(|&said| said != 0).unwrap_or(err(libc::EINVAL));
     }
     if !socket.is_stream() {
         let sent = datagrams::send_file(socket, from, &mut at, want);
@@ -146,9 +169,10 @@ fn send_file(
         }
         patience.has_part = done > 0;
         match await_room(socket, 0, patience) {
+            Err(errno) if done == 0 => break says_first(from, *at).unwrap_or(err(errno)),
             Err(errno) => break err(errno),
             Ok(false) if done > 0 => break 0,
-            Ok(false) => break send_end(socket, 0),
+            Ok(false) => break says_first(from, *at).unwrap_or_else(|| send_end(socket, 0)),
             Ok(true) => {}
         }
         if let Some(sent) = extent::send(socket, from, *at, want - done) {
@@ -170,7 +194,7 @@ fn send_file(
             continue;
         }
         if got <= 0 {
-            break got;
+            break if done == 0 { says_first(from, *at).unwrap_or(got) } else { got };
         }
         done += got as usize;
         *at = at.map(|at| at + got as off_t);

@@ -80,7 +80,13 @@ impl Core {
         match op {
             call_op::BIND => {
                 end.v6_only.set(argument(2) & V6_ONLY != 0);
-                self.bind(&end, address(), sharing_by(argument(2)), now)
+                let sharing = sharing_by(argument(2));
+                match self.bind(&end, address(), sharing, now) {
+                    Err(libc::EADDRINUSE) if self.finish_closed(now) => {
+                        self.bind(&end, address(), sharing, now)
+                    }
+                    result => result,
+                }
             }
             call_op::TAKE_PORT => {
                 let from = program.end(argument(0) as u32).ok_or(libc::EBADF)?;

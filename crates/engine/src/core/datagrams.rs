@@ -162,29 +162,40 @@ impl Core {
         let mut nets: Vec<usize> = self.places_of(end, bound).into_iter().map(|(net, _)| net).collect();
         nets.dedup();
         for net in nets.into_iter().filter(|&net| net != first) {
-            let about = self.place_key(net, UDP, bound);
-            let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
-            let Granted { class, stands, .. } = self.granted(ruled, end);
-            // What is promised is promised to the first.
-            let stands = Stands { asks: Asks::Level, ..stands };
-            let local = if self.is_for_many(bound.address) {
-                Endpoint::new(bound.address.unspecified(), bound.port)
-            } else if self.covers(net, bound) {
-                bound
-            } else {
-                Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
-            };
-            let mut attributes =
-                socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
-            if end.places(local).count() > 1 {
-                attributes.set(Name::Other(DUAL), Value::Number(1));
-            }
-            let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
-            let id = made.map_err(|error| errno_of(&error))?;
-            end.side_paths.borrow_mut().push(id);
-            self.note_origin(id, None, &end.program.facts);
-            self.listen_for_datagrams(end, net, bound, (class.number, id));
+            let (class, id) = self.make_side_path(end, net, bound)?;
+            self.listen_for_datagrams(end, net, bound, (class, id));
         }
         Ok(())
+    }
+
+    /// A path for what a datagram socket sends by another device than its first path's.
+    pub(super) fn make_side_path(
+        &mut self,
+        end: &Rc<SocketEnd>,
+        net: usize,
+        bound: Endpoint,
+    ) -> Result<(ClassIndex, PathId), Errno> {
+        let about = self.place_key(net, UDP, bound);
+        let ruled = self.policy.class(self.policy.class_for(&about, None, Some(&end.program.facts)));
+        let Granted { class, stands, .. } = self.granted(ruled, end);
+        // What is promised is promised to the first.
+        let stands = Stands { asks: Asks::Level, ..stands };
+        let local = if self.is_for_many(bound.address) {
+            Endpoint::new(bound.address.unspecified(), bound.port)
+        } else if self.covers(net, bound) {
+            bound
+        } else {
+            Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
+        };
+        let mut attributes =
+            socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
+        if end.places(local).count() > 1 {
+            attributes.set(Name::Other(DUAL), Value::Number(1));
+        }
+        let made = self.make_path(net, "SOCKET", attributes, (class.number, stands));
+        let id = made.map_err(|error| errno_of(&error))?;
+        end.side_paths.borrow_mut().push(id);
+        self.note_origin(id, None, &end.program.facts);
+        Ok((class.number, id))
     }
 }

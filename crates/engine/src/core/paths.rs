@@ -313,14 +313,8 @@ impl Core {
     fn send_elsewhere(&mut self, from: PathId, message: Message, now: Time) {
         let end = self.paths.get(from).and_then(socket_of);
         let net = message.facts.destination.and_then(|to| self.routing.towards(to, message.facts.scope).ok());
-        let of = |(end, net): (Rc<SocketEnd>, usize)| {
-            let paths = end.side_paths.borrow();
-            let there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;
-            paths.iter().find(there).map(|&id| (id, net))
-        };
-        let Some((id, net)) = end.zip(net).and_then(of) else {
-            return self.count_drop(Some(from), DropReason::NoRoute);
-        };
+        let found = end.zip(net).and_then(|(end, net)| Some((self.side_path(&end, net)?, net)));
+        let Some((id, net)) = found else { return self.count_drop(Some(from), DropReason::NoRoute) };
         let flow = self.queued_flow(net, id);
         if !self.has_room(net, flow.as_ref()) {
             self.flush(net, now);
@@ -336,6 +330,17 @@ impl Core {
         self.runner.out = made;
         let effects = std::mem::take(&mut self.runner.effects);
         self.carry_out(net, Some(id), effects, now);
+    }
+
+    /// The path of a datagram socket on another net than its first one's. Who has a peer gets one when he sends there.
+    fn side_path(&mut self, end: &Rc<SocketEnd>, net: usize) -> Option<PathId> {
+        let is_there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;
+        let has = end.side_paths.borrow().iter().find(is_there).copied();
+        let (_, bound) = end.bound.get()?;
+        has.or_else(|| {
+            let own = Endpoint::new(end.shared().local_address.load(), bound.port);
+            self.make_side_path(end, net, own).ok().map(|(_, id)| id)
+        })
     }
 
     /// Tells the path of a flow something.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use scoutline_abi::datagram::{ErrorRecord, HEADER_LEN, Record, origin, record_flag};
 use scoutline_abi::layout::{datagram_flag, slot_request, slot_state};
-use scoutline_base::{DeviceId, Time};
+use scoutline_base::Time;
 use scoutline_path::{
     Attributes, Body, Burst, Context, Control, CreateError, DropReason, Effect, Facts, Message, Name, Reach,
     Segmentation, SegmentationKind, Stage, Told,
@@ -16,9 +16,9 @@ use scoutline_ring::{Block, Pool};
 use scoutline_wire::ipv6;
 
 use super::SocketEnd;
+use super::module::Outlet;
 use super::stream::set_addresses;
 use super::written::Written;
-use crate::routing::Routing;
 
 /// The longest UDP payload, over IPv6: the protocol knows what IPv4 takes.
 const MAX_PAYLOAD: u32 = scoutline_proto::udp::MAX_PAYLOAD6 as u32;
@@ -37,8 +37,7 @@ const MIN_MTU: u32 = 552;
 pub(crate) struct DatagramStage {
     end: Rc<SocketEnd>,
     pool: Rc<Pool>,
-    /// Linux's number of the interface.
-    interface: u32,
+    outlet: Rc<Outlet>,
     sends: Sends,
     unread: Unread,
 }
@@ -62,10 +61,8 @@ const LONGEST_UNREAD: Duration = Duration::from_millis(10);
 
 /// What of a socket's datagrams a path sends.
 enum Sends {
-    /// All: it has one peer.
-    All,
     /// Those for its own device; the others it gives to the socket's paths there.
-    Own { routing: Rc<Routing>, device: DeviceId },
+    Own,
     /// What it is given.
     Given,
 }
@@ -81,14 +78,9 @@ struct Open {
 }
 
 impl DatagramStage {
-    /// The stage of a UDP path with one peer, on the interface with this number.
-    pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>, interface: u32) -> DatagramStage {
-        DatagramStage { end, pool, interface, sends: Sends::All, unread: Unread::default() }
-    }
-
-    /// The stage of a path for many peers: datagrams go by whichever device leads to theirs.
-    pub(crate) fn choosing(self, routing: Rc<Routing>, device: DeviceId) -> DatagramStage {
-        DatagramStage { sends: Sends::Own { routing, device }, ..self }
+    /// The stage of a UDP path: datagrams go by whichever device leads to their peers.
+    pub(crate) fn new(end: Rc<SocketEnd>, pool: Rc<Pool>, outlet: Rc<Outlet>) -> DatagramStage {
+        DatagramStage { end, pool, outlet, sends: Sends::Own, unread: Unread::default() }
     }
 
     /// The stage of a path beside the one that reads the socket's ring.
@@ -98,7 +90,10 @@ impl DatagramStage {
 
     /// True for a datagram that leaves by another device. Where no way leads the protocol says so.
     fn leaves_elsewhere(&self, message: &Message) -> bool {
-        let Sends::Own { routing, device } = &self.sends else { return false };
+        if matches!(self.sends, Sends::Given) {
+            return false;
+        }
+        let Outlet { routing, device, .. } = &*self.outlet;
         if self.end.tuning.get().device != 0 {
             return false; // it has no other (SO_BINDTODEVICE)
         }
@@ -124,7 +119,7 @@ impl DatagramStage {
         }
         let own = if group.is_v4() { datagram_flag::OWN_GROUPS } else { datagram_flag::OWN_GROUPS6 };
         let all = self.end.shared().datagram_flags.load(Ordering::Relaxed) & own == 0;
-        self.end.memberships.want(self.interface, group, source, all)
+        self.end.memberships.want(self.outlet.number, group, source, all)
     }
 
     /// A datagram of this machine's to a group that the socket is in, or to everybody.
@@ -176,7 +171,7 @@ impl DatagramStage {
             port: facts.ports.map_or(0, |(source, _)| source),
             tos: facts.tos,
             hop_limit: facts.hop_limit,
-            interface: self.interface,
+            interface: self.outlet.interface_of(facts.destination),
             own: facts.destination.unwrap_or_default(),
             arrival_ns: facts.arrival.as_nanos(),
             lost: end.lost.get(),
@@ -253,7 +248,7 @@ impl DatagramStage {
                 offender: told.from,
                 address: told.to.address,
                 port: told.to.port,
-                interface: self.interface,
+                interface: self.outlet.number,
                 ..ErrorRecord::default()
             };
             self.end.queue_error(error, &told.quoted);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use scoutline_base::{DeviceId, PathId};
+use scoutline_base::{Address, DeviceId, PathId};
 use scoutline_path::{
     Attributes, CreateError, Module, Name, Next, Service, ServiceKind, Stage, Step, Verdict, View,
 };
@@ -67,7 +67,7 @@ pub(crate) struct SocketModule {
     pool: Rc<Pool>,
     linux_level: Level,
     policy: Rc<ClassPolicy>,
-    outlet: Outlet,
+    outlet: Rc<Outlet>,
 }
 
 /// Where what is sent on these paths leaves.
@@ -80,6 +80,15 @@ pub(crate) struct Outlet {
     pub(crate) number: u32,
     /// The kernel reads what is sent, and not this process.
     pub(crate) kernel_sends: bool,
+}
+
+impl Outlet {
+    /// Linux's number of the interface by which a datagram to there came: on the machine's link with itself, of that which has
+    /// the address.
+    pub(crate) fn interface_of(&self, destination: Option<Address>) -> u32 {
+        let of_address = || destination.and_then(|address| self.routing.interface_of(address)).unwrap_or(0);
+        if self.number == 0 { of_address() } else { self.number }
+    }
 }
 
 /// The attribute (`Name::Other`) of a path that serves a datagram socket beside its first one.
@@ -95,18 +104,12 @@ impl SocketModule {
         policy: Rc<ClassPolicy>,
         outlet: Outlet,
     ) -> SocketModule {
-        SocketModule { listeners, pool, linux_level, policy, outlet }
+        SocketModule { listeners, pool, linux_level, policy, outlet: Rc::new(outlet) }
     }
 
     fn datagram_stage(&self, end: Rc<SocketEnd>, attributes: &Attributes) -> DatagramStage {
-        let stage = DatagramStage::new(end, Rc::clone(&self.pool), self.outlet.number);
-        if attributes.value(Name::Other(SIDE)).is_some() {
-            return stage.beside();
-        }
-        match attributes.address(Name::Remote) {
-            Some(_) => stage,
-            None => stage.choosing(Rc::clone(&self.outlet.routing), self.outlet.device),
-        }
+        let stage = DatagramStage::new(end, Rc::clone(&self.pool), Rc::clone(&self.outlet));
+        if attributes.value(Name::Other(SIDE)).is_some() { stage.beside() } else { stage }
     }
 
     fn class_of(&self, attributes: &Attributes) -> Rc<Class> {

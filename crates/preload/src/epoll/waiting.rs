@@ -52,7 +52,7 @@ pub(crate) fn await_events(
     let (mut spun, mut kicks, mut quiet) = (false, 0u32, None);
     let mut epoll = lock(number);
     loop {
-        if !epoll.is_ours() {
+        if !epoll.is_ours() && epfd >= 0 {
             epoll.go_on(0);
             // What the kernel tells goes to the program as it is, but for what is left out.
             let until = if zero { Some(0) } else { deadline };
@@ -71,7 +71,7 @@ pub(crate) fn await_events(
         if n > 0 || zero {
             return Answer::Done(leave(epoll, number, epfd, n, out.len()));
         }
-        let Some(set) = epoll.set else { return Answer::Done(err(libc::ENOMEM)) };
+        let Some(set) = epoll.ready_set() else { return Answer::Done(err(libc::ENOMEM)) };
         if !spun && let Some(region) = attach::region() {
             spun = true;
             drop(epoll);

@@ -257,6 +257,15 @@ fn mask_of(mask: *const sigset_t, len: size_t) -> Result<*const sigset_t, c_long
     if mask.is_null() || len == MASK_LEN { Ok(mask) } else { Err(failed(libc::EINVAL)) }
 }
 
+/// A system call that is given a mask and its length.
+pub(super) fn with_mask(
+    mask: *const sigset_t,
+    len: size_t,
+    wait: impl FnOnce(*const sigset_t) -> c_int,
+) -> c_long {
+    mask_of(mask, len).map_or_else(|result| result, |mask| wait(mask).into())
+}
+
 fn failed(errno: c_int) -> c_long {
     finish_int(err(errno)).into()
 }

@@ -171,8 +171,12 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
         libc::SYS_ioctl => life::ioctl(fd, b as _, c).into(),
         libc::SYS_epoll_create1 => many::epoll_create1(fd).into(),
         libc::SYS_epoll_ctl => many::epoll_ctl(fd, int(b), int(c), at_mut(d)).into(),
-        libc::SYS_epoll_pwait => many::epoll_pwait(fd, at_mut(b), int(c), int(d), at(e)).into(),
-        libc::SYS_epoll_pwait2 => many::epoll_pwait2(fd, at_mut(b), int(c), at(d), at(e)).into(),
+        libc::SYS_epoll_pwait => {
+            many::with_mask(at(e), f, |mask| many::epoll_pwait(fd, at_mut(b), int(c), int(d), mask))
+        }
+        libc::SYS_epoll_pwait2 => {
+            many::with_mask(at(e), f, |mask| many::epoll_pwait2(fd, at_mut(b), int(c), at(d), mask))
+        }
         libc::SYS_ppoll => many::ppoll_by_number(at_mut(a), b as _, at_mut(c), at(d), e),
         libc::SYS_pselect6 => many::pselect6(int(a), [b, c, d].map(at_mut), at_mut(e), at(f)),
         libc::SYS_execve => exec::execve(at(a), at(b), at(c)).into(),

@@ -12,8 +12,8 @@ use crate::target;
 const MAX_DATAGRAM: usize = 65_535;
 /// Most control bytes of a message that are passed on.
 const MAX_CONTROL: u64 = 512;
-/// Messages of one `sendmmsg` or `recvmmsg` that are done; who gives more is told how many were.
-const MAX_MESSAGES: u64 = 64;
+/// Messages of one `sendmmsg` or `recvmmsg` that are done, as on Linux; who gives more is told how many were.
+const MAX_MESSAGES: u64 = libc::UIO_MAXIOV as u64;
 /// `struct mmsghdr` and where its length is.
 const MESSAGE_STRIDE: u64 = 64;
 const MESSAGE_LENGTH: u64 = 56;

@@ -88,7 +88,7 @@ impl Connection {
         if len > 0 {
             let position = self.receive.next;
             self.receive.next += u64::from(len);
-            self.schedule_acknowledgment(len, now);
+            self.schedule_acknowledgment(len, header.flags.contains(Flags::PSH), now);
             input.deliver = Some(Deliver { position, skip: 0, len, in_order_to: self.receive.next });
             input.events |= Events::READABLE;
         }
@@ -157,7 +157,7 @@ impl Connection {
                 if self.refuses_data() && end > self.receive.next {
                     return self.refuse_data(header, input);
                 }
-                self.accept_payload(offset, len, now, &mut input);
+                self.accept_payload(offset, len, header.flags.contains(Flags::PSH), now, &mut input);
             }
             if self.receive.fin_at == Some(self.receive.next) {
                 self.on_fin(now, &mut input);
@@ -263,7 +263,7 @@ impl Connection {
     }
 
     /// Takes the part of the payload that is new and lies within the window.
-    fn accept_payload(&mut self, offset: i64, len: u32, now: Time, input: &mut Input) {
+    fn accept_payload(&mut self, offset: i64, len: u32, is_pushed: bool, now: Time, input: &mut Input) {
         let receive = &mut self.receive;
         let skip = (-offset).max(0) as u64;
         let position = receive.next + offset.max(0) as u64;
@@ -308,7 +308,7 @@ impl Connection {
             if take < wanted || skip > 0 {
                 self.owed = Owed::Now;
             }
-            self.schedule_acknowledgment(take as u32, now);
+            self.schedule_acknowledgment(take as u32, is_pushed, now);
             input.events |= Events::READABLE;
         } else {
             // RFC 5681 §4.2: a segment that fills a gap is acknowledged at once.
@@ -358,10 +358,11 @@ impl Connection {
     }
 
     /// Delayed acknowledgments (RFC 9293 §3.8.6.3, RFC 5681 §4.2): at least for every second full segment, where a
-    /// super-segment counts as the segments that it is made of. Of small ones each, where nothing of ours answers them: the
-    /// peer may wait with the next one (Nagle). Linux does it when the program has read all (`__tcp_cleanup_rbuf`).
+    /// super-segment counts as the segments that it is made of. Each that is small, or (`is_pushed`) ends a write, where nothing
+    /// of ours answers it: the peer may wait with the next one (Nagle). Linux does it when the program has read all
+    /// (`tcp_measure_rcv_mss`, `__tcp_cleanup_rbuf`).
     #[inline]
-    fn schedule_acknowledgment(&mut self, len: u32, now: Time) {
+    fn schedule_acknowledgment(&mut self, len: u32, is_pushed: bool, now: Time) {
         let receive = &mut self.receive;
         receive.unacknowledged = receive.unacknowledged.saturating_add(len);
         if len > u32::from(receive.segment) {
@@ -371,7 +372,7 @@ impl Connection {
         let quick = receive.quick > 0;
         receive.quick = receive.quick.saturating_sub(1);
         self.came = true;
-        let is_awaited = if quick { len >= full } else { len < full && !self.answers };
+        let is_awaited = if quick { len >= full } else { (len < full || is_pushed) && !self.answers };
         if self.owed == Owed::Part {
             // Comes with the next one.
         } else if receive.unacknowledged >= 2 * full || is_awaited {

@@ -245,6 +245,25 @@ CASE(files_to_sockets) {
     T(sendfile(fd, ends[0], NULL, 10));
 }
 
+/* What is wrong with the file is said before what is wrong with the socket. */
+CASE(files_that_cannot_be_sent) {
+    int fd = accepted("A"), file = memfd_create("file", 0);
+    int writes = open("/dev/null", O_WRONLY), null = open("/dev/null", O_RDONLY), directory = open("/", O_RDONLY);
+    T(ftruncate(file, 1000));
+    for (int round = 0; round < 2; round++) {
+        off_t at = 2000;
+        T(sendfile(fd, writes, NULL, 10));
+        T(sendfile(fd, null, NULL, 10));
+        T(sendfile(fd, directory, NULL, 10));
+        T(sendfile(fd, 900, NULL, 10));
+        T(sendfile(fd, file, &at, 10));
+        T(sendfile(fd, file, NULL, -1));
+        if (round == 0) T(shutdown(fd, SHUT_WR));
+    }
+    signal(SIGPIPE, SIG_IGN);
+    T(sendfile(fd, file, NULL, 10));
+}
+
 CASE(pipes_and_sockets) {
     int fd = accepted("A"), ends[2];
     T(pipe(ends));

@@ -781,6 +781,48 @@ CASE(a_connected_socket_sends_elsewhere) {
     T(recv(fd, bytes, 10, MSG_DONTWAIT));
 }
 
+CASE(a_connected_socket_sends_to_this_machine) {
+    int port, fd = pair(&port), here = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, port), at = name_of(own, 0);
+    T(bind(here, ADDRESS(at)));
+    at = name_of(own, port_of(here));
+    T(set_option(here, PKTINFO, 1));
+    T(connect(fd, ADDRESS(to)));
+    for (int i = 0; i < 2; i++) {
+        T(sendto(fd, "there", 5, 0, ADDRESS(at)));
+        receive(here, 0);
+        T(ntohs(from.port) == port_of(fd));
+        T(send(fd, "peer", 4, 0));
+        tell("recvfrom D");
+    }
+    /* Its own are its peer's alone. */
+    at = name_of(own, port_of(fd));
+    T(sendto(here, "unasked", 7, 0, ADDRESS(at)));
+    told("asked", fd);
+    T(await(fd, POLLIN));
+    T(recv(fd, bytes, 10, 0));
+    T(recv(fd, bytes, 10, MSG_DONTWAIT));
+}
+
+/* A port is free as soon as its socket is closed. */
+CASE(bound_again_at_once) {
+    int port, kept = pair(&port), in_use[3] = {0};
+    struct name to = name_of(peer, port), at = name_of(own, 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    at = name_of(own, port_of(fd));
+    close(fd);
+    for (int i = 0; i < 300; i++) {
+        fd = socket(family, SOCK_DGRAM, 0);
+        if (bind(fd, ADDRESS(at)) < 0) in_use[i % 3]++;
+        if (i % 3 == 0) sendto(fd, "unread", 6, 0, ADDRESS(at));
+        if (i % 3 == 1) connect(fd, ADDRESS(to));
+        close(fd);
+    }
+    out("in use: %d %d %d", in_use[0], in_use[1], in_use[2]);
+    close(kept);
+}
+
 CASE(the_last_that_was_bound_gets_it) {
     struct name name = name_of(own, 0);
     int sockets[3];

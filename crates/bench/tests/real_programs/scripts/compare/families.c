@@ -197,6 +197,16 @@ CASE(datagrams_of_both) {
     }
 }
 
+CASE(datagrams_of_one_to_mapped_addresses) {
+    for (int only = 0; only < 3; only++) {
+        int fd = of_inet6(SOCK_DGRAM, 0);
+        struct name at = name_of(only == 2 ? own : "::", 0), there = name_of(other_peer, 9);
+        T(set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, only == 1));
+        T(bind(fd, ADDRESS(at)));
+        T(sendto(fd, "x", 1, 0, ADDRESS(there)));
+    }
+}
+
 CASE(refused_over_either) {
     int fd = of_inet6(SOCK_DGRAM, 0), port = atoi(tell("beside D %s", other_peer));
     tell("close D");

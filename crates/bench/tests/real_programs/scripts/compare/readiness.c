@@ -597,6 +597,13 @@ CASE(exclusive_waiters) {
         sum += all[i].woken;
     }
     T(sum);
+    /* Who was not woken is not told later. */
+    sum = 0;
+    for (int i = 0; i < COUNT; i++) {
+        struct epoll_event events[2];
+        for (int n = epoll_wait(all[i].set, events, 2, 0); n-- > 0;) sum += events[n].data.fd == fd;
+    }
+    T(sum);
     for (int i = 0; i < 3; i++) T(accept(fd, NULL, NULL) >= 0);
     T(accept(fd, NULL, NULL));
 }
@@ -638,10 +645,11 @@ static void end_of_wait(const char *title, struct waiter *one) {
 CASE(closed_while_waited_for) {
     struct waiter one, other;
     char bytes[4];
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 4; round++) {
         int fd = accepted("A"), set = T(epoll_create1(EPOLL_CLOEXEC));
         T(add(set, fd, EPOLLIN, 1));
-        begin_to_wait(&one, set, 4, round == 2 ? 300 : -1);
+        begin_to_wait(&one, set, 4, round >= 2 ? 300 : -1);
+        if (round == 3) T(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL)); /* nothing is in it any more */
         if (round == 1) T(dup2(fd, set)); /* its number is another's, that the wait is not about */
         else T(close(set));
         int next = T(epoll_create1(EPOLL_CLOEXEC));
