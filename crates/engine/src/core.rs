@@ -42,7 +42,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use scoutline_abi::layout::slot_kind;
 use scoutline_base::{DeviceId, PathId, Random, Time};
 use scoutline_device::{Partner, vlan::tag_of};
 use scoutline_path::{
@@ -197,7 +196,7 @@ pub struct Core {
     /// Scratch: timers that fired.
     due: Vec<PathId>,
     /// Paths of datagram sockets that have just been closed: they may have a port still.
-    closed: Vec<PathId>,
+    closed_datagrams: Vec<PathId>,
     /// When interfaces are asked again what they wait for.
     neighbours_at: Time,
     /// Paths that have more to send than their device takes now.
@@ -429,9 +428,7 @@ impl Core {
         }
         match end.path.get() {
             Some(id) if self.paths.get(id).is_some() => {
-                if end.kind == slot_kind::DATAGRAM {
-                    self.note_closed(&end, id);
-                }
+                self.note_closed(&end, id);
                 self.kick(id, now);
             }
             _ => Core::check_pathless(&end),

@@ -334,7 +334,7 @@ impl Program {
                 continue;
             }
             let duty = if chosen.is_some_and(|chosen| chosen != Some(set)) { Duty::default() } else { duty };
-            // Of epolls that ask for it those are told up to the first that sleeps, as on Linux.
+            // Of epolls that ask for it those are told up to the first that is woken, as on Linux.
             let takes_alone = one_is_enough && shared.one_takes.load(Ordering::Acquire) != 0;
             if takes_alone && exclusive_woken {
                 continue;

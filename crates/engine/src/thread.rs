@@ -5,7 +5,7 @@
 //!         │                         │
 //!         │            scheduler: what is most important?
 //!         │      ┌──────────────┬───┴──────────────┐
-//!         │     path          Linux              nothing
+//!         │ paths, 5 µs       Linux              nothing
 //!         │   run, charge   flush, give up      flush, spin a while,
 //!         └──────┴──────── the core until ◄──┐  then sleep until rung
 //!                          idle, called back, │
@@ -40,7 +40,7 @@ const LINUX_LOOK: Duration = Duration::from_micros(100);
 const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
-/// A look for work that takes so long was interrupted by somebody who computes: programs that take turns with each other
+/// A look for work that takes so long, and follows one that found nothing, was interrupted by somebody who computes: programs that take turns with each other
 /// sleep again long before.
 const TAKEN: Duration = Duration::from_micros(300);
 /// Paths run for so long, and the last of them to its end, before what has come meanwhile is looked for: a look costs a third
@@ -83,6 +83,8 @@ pub(crate) struct Loop {
     /// Linux had nothing to run on the engine's core when it had its last turn, and no program has been heard of since.
     core_idle: bool,
     books: Books,
+    /// Linux had more to run when its last turn ended.
+    unfinished: bool,
     /// The sentinel has ended the last slice.
     said_idle: bool,
     /// Too many woken threads have not run yet.
@@ -140,6 +142,7 @@ impl Loop {
             spin,
             turn: Turn::default(),
             books: Books { until: now, ..Books::default() },
+            unfinished: false,
             said_idle: false,
             pressed: false,
             stopping: false,
@@ -185,10 +188,10 @@ impl Loop {
             }
             if self.may_spin(now) && now.since(self.last_work) < self.spin.limit() {
                 std::hint::spin_loop();
-                self.spinning = true;
+                let goes_on = std::mem::replace(&mut self.spinning, true);
                 self.begin_books();
                 let spun = clock::now().since(now);
-                if spun > TAKEN {
+                if goes_on && spun > TAKEN {
                     self.spin.on_taken();
                 }
                 self.times.spin_ns += spun.as_nanos() as u64;
@@ -264,7 +267,7 @@ impl Loop {
         let wanted = self.place_linux(now);
         let idle = self.core.schedule.is_idle();
         let due = !idle && now.since(self.last_linux) >= LINUX_AT_LEAST;
-        if self.core.wakes.get() > 0 || due || wanted {
+        if self.core.wakes.get() > 0 || self.unfinished || due || wanted {
             let level = self.core.settings.linux_level;
             self.core.schedule.enqueue(Entry::Linux, level.into(), now);
         }
@@ -349,10 +352,10 @@ impl Loop {
             }
             if self.core.schedule.preempts(&against, now) {
                 if against.level != decision.level {
-                    if has_woken && !is_late {
-                        self.turn.on_pressed();
-                    } else {
+                    if is_late {
                         self.turn.on_interrupted();
+                    } else {
+                        self.turn.on_pressed(has_woken);
                     }
                 }
                 self.times.slices_interrupted += 1;
@@ -368,10 +371,7 @@ impl Loop {
         self.last_work = now;
         self.busy_since = now;
         self.core_idle = finished;
-        if !finished {
-            // It had more to run.
-            self.core.wakes.set(self.core.wakes.get().max(1));
-        }
+        self.unfinished = !finished;
     }
 
     /// From when on paths of Linux's own level interrupt this turn of it: once it has had as much as they had, and a
@@ -402,6 +402,7 @@ impl Loop {
     /// (false: it stays), and has the sentinel tell when Linux is idle.
     fn leave_core(&mut self, decision: &Decision, start: Time) -> bool {
         self.core.wakes.set(0);
+        self.unfinished = false;
         self.core.publish(engine_state::AWAY);
         fence(Ordering::SeqCst);
         // What rang before is in the ring now; what comes from here on rings again. Where no bell of a device is heard in
@@ -414,7 +415,7 @@ impl Loop {
         self.core.listen_to_programs(start);
         if self.core.schedule.preempts(decision, start) {
             self.core.publish(engine_state::POLLING);
-            self.core.wakes.set(1);
+            self.unfinished = true;
             // Linux has had its turn, if in vain. Were it free, Linux would be chosen again before a policy that is
             // owed its share, and give way to it again, for ever.
             let now = clock::now();

@@ -6,8 +6,8 @@
 //!
 //! It moves away, too, where paths wait at the end of each turn and each begins with threads that they have woken: then the
 //! core is full, and what counts is how much is done in one go. Interrupted at once, a client on this core had three
-//! answers at a time and not fifty (`redis` on one core: 11,500 commands/s, and 29,000 to 38,000 so; the kernel 33,000). Who
-//! spins for what paths bring is woken by nobody.
+//! answers at a time and not fifty (`redis` on one core: 11,500 commands/s, and 28,000 so; the kernel 38,000). Who spins for
+//! what paths bring is woken by nobody.
 //!
 //! Left out on purpose: telling programs apart. A turn belongs to all that the core has to run.
 
@@ -49,10 +49,15 @@ impl Turn {
         self.more = Duration::ZERO;
     }
 
-    /// Paths that waited already interrupted it, and it had begun with threads that paths had woken.
+    /// Paths that waited already interrupted it. `has_woken`: it had begun with threads that paths had woken; now and then the
+    /// program is awake still, so that without it the moment comes back slowly.
     #[inline]
-    pub(crate) fn on_pressed(&mut self) {
-        self.more = (self.more * 2).clamp(LEAST, MOST_PRESSED);
+    pub(crate) fn on_pressed(&mut self, has_woken: bool) {
+        self.more = match self.more.min(MOST_PRESSED) {
+            more if has_woken => (more * 2).clamp(LEAST, MOST_PRESSED),
+            more if more > LEAST => more * 7 / 8,
+            _ => Duration::ZERO,
+        };
     }
 }
 
@@ -86,9 +91,14 @@ mod tests {
     fn on_a_full_core_turns_grow_up_to_a_bound() {
         let mut turn = Turn::default();
         for expected in [50, 100, 200, 200] {
-            turn.on_pressed();
+            turn.on_pressed(true);
             assert_eq!(turn.limit(HAD), HAD + LEAST + Duration::from_micros(expected));
         }
+        turn.on_pressed(false);
+        assert_eq!(turn.limit(HAD), HAD + LEAST + Duration::from_micros(175));
+        (0..20).for_each(|_| turn.on_pressed(false));
+        assert_eq!(turn.limit(HAD), HAD + LEAST);
+        turn.on_pressed(true);
         turn.on_interrupted();
         assert_eq!(turn.limit(HAD), HAD + LEAST);
     }

@@ -246,7 +246,9 @@ impl Epoll {
         if !self.others_sleep() {
             return;
         }
-        if let Some(set) = self.set.filter(|_| self.fds == 0 || self.shared && self.in_kernel == 0) {
+        if let Some(set) =
+            self.set.filter(|_| epfd < 0 || self.fds == 0 || self.shared && self.in_kernel == 0)
+        {
             // An event in the kernel's epoll would be seen by all processes, and could be taken away by one; without a
             // descriptor there is none to be made.
             attach::wake_set(set.number);
@@ -277,6 +279,16 @@ impl Epoll {
         let told = self.set.is_some_and(|set| set.shared.signalled.load(Ordering::SeqCst) != 0);
         if !told && self.others_sleep() && self.has_more() {
             self.kick(epfd);
+        }
+    }
+
+    /// What names this epoll, which `epfd` named before a sleep; -1: nothing does any more, and the kernel's part is out of
+    /// reach.
+    fn still_named(&self, number: u32, epfd: c_int) -> c_int {
+        match table::look(epfd) {
+            Fd::Epoll(same) if same == number => epfd,
+            _ if self.fds == 0 => -1,
+            _ => descriptor_of(number).unwrap_or(-1),
         }
     }
 
@@ -360,12 +372,12 @@ pub(crate) fn duplicated(number: u32) {
 pub(crate) fn closed(number: u32) {
     let mut epoll = lock(number);
     epoll.fds = epoll.fds.saturating_sub(1);
-    leave(epoll, number);
+    let_go(epoll, number);
 }
 
 /// The calling thread is done with an epoll. It is freed by the last: of those that close it, and of those that sleep in it,
 /// whom it goes on to wake (epoll_wait(2) holds the file).
-fn leave(mut epoll: Entered, number: u32) {
+fn let_go(mut epoll: Entered, number: u32) {
     if epoll.fds > 0 || epoll.waiters > 0 {
         return;
     }
@@ -405,11 +417,6 @@ pub(crate) fn forget(socket: Socket) {
 pub(crate) fn before_jump(leaves: impl Fn(usize) -> bool) {
     let epolls = &EPOLLS[..USED.load(Ordering::Acquire) as usize];
     epolls.iter().filter_map(|epoll| epoll.jumped_out(&leaves)).for_each(sharing::put_in_order);
-}
-
-/// What names an epoll that `epfd` named before a sleep; -1: nothing does any more, and the kernel's part is out of reach.
-fn still_named(number: u32, epfd: c_int) -> c_int {
-    if table::look(epfd) == Fd::Epoll(number) { epfd } else { descriptor_of(number).unwrap_or(-1) }
 }
 
 /// A descriptor of an epoll.

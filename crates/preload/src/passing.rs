@@ -126,15 +126,13 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
     for (_, socket) in &sent {
         socket.put_in_flight();
     }
-    let mut under_way = ManuallyDrop::new(UnderWay { sent, is_whole: len_of(&message) <= WHOLE });
-    let place = (&raw mut under_way).cast();
-    let result = match failed {
-        0 => {
-            cancel::cancellable(not_sent, place, || real::ours(real::sendmsg(fd, &raw const message, flags)))
-        }
-        _ => err(failed),
-    };
-    ManuallyDrop::into_inner(under_way).finish(result >= 0);
+    let is_whole = len_of(&message) <= WHOLE;
+    let mut sending =
+        ManuallyDrop::new(Sending { stand_ins: sent, is_whole, generation: attach::generation() });
+    let place = (&raw mut sending).cast();
+    let send = || real::ours(real::sendmsg(fd, &raw const message, flags));
+    let result = if failed == 0 { cancel::cancellable(cancelled, place, send) } else { err(failed) };
+    ManuallyDrop::into_inner(sending).finish(result >= 0);
     result
 }
 
@@ -142,15 +140,17 @@ fn send_stand_ins(fd: c_int, given: &msghdr, flags: c_int) -> isize {
 type StandIn = (c_int, Socket);
 
 /// A message with these in it.
-struct UnderWay {
-    sent: Vec<StandIn>,
+struct Sending {
+    stand_ins: Vec<StandIn>,
     /// The kernel takes all of it or nothing.
     is_whole: bool,
+    /// In whose books.
+    generation: u32,
 }
 
-impl UnderWay {
+impl Sending {
     fn finish(self, was_sent: bool) {
-        for (made, socket) in self.sent {
+        for (made, socket) in self.stand_ins {
             if !was_sent {
                 socket.take_from_flight(false);
                 socket.release();
@@ -162,14 +162,18 @@ impl UnderWay {
 
 /// A thread is cancelled while it waits for room, or a handler jumps out of that. Of a stream's message the first part may have
 /// gone, with all that stands beside it: that counts as sent.
-extern "C" fn not_sent(under_way: *mut c_void) {
+extern "C" fn cancelled(sending: *mut c_void) {
     // SAFETY: what `send_stand_ins` gave, in a frame that still stands and does not go on.
-    let under_way = unsafe { under_way.cast::<UnderWay>().read() };
-    let was_sent = !under_way.is_whole;
-    under_way.finish(was_sent);
+    let sending = unsafe { sending.cast::<Sending>().read() };
+    let was_sent = !sending.is_whole || sending.generation != attach::generation();
+    sending.finish(was_sent);
 }
 
+/// Bytes of a message that the kernel may take.
 fn len_of(message: &msghdr) -> usize {
+    if memory::is_nowhere(message.msg_iov) || message.msg_iovlen > libc::UIO_MAXIOV as usize {
+        return 0;
+    }
     // SAFETY: the program vouches for its vector.
     let parts = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
     parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))

@@ -83,7 +83,8 @@ fn says_first(from: c_int, at: Option<off_t>) -> Option<isize> {
     match file.st_mode & libc::S_IFMT {
         libc::S_IFDIR => Some(err(libc::EINVAL)),
         libc::S_IFCHR if file.st_rdev == libc::makedev(1, 3) => Some(err(libc::EINVAL)), // `null_fops`
-        libc::S_IFREG if at >= file.st_size => Some(0),
+        // Of some files (procfs) there is more than they say.
+        libc::S_IFREG if file.st_size > 0 && at >= file.st_size => Some(0),
         _ => None,
     }
 }
@@ -194,7 +195,8 @@ fn send_file(
             continue;
         }
         if got <= 0 {
-            break if done == 0 { says_first(from, *at).unwrap_or(got) } else { got };
+            let said = if done == 0 { says_first(from, *at).filter(|&said| said != 0) } else { None };
+            break said.unwrap_or(got);
         }
         done += got as usize;
         *at = at.map(|at| at + got as off_t);

@@ -4,19 +4,24 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::{disconnect, slot_state};
+use scoutline_abi::layout::{disconnect, slot_kind, slot_request, slot_state};
 use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, DropReason, Name, Value};
 use scoutline_proto::bindings::ClassIndex;
 use scoutline_proto::ip6::DUAL;
+use scoutline_sched::{Decision, Entry, Level, Quantum};
 use scoutline_wire::ipv4::PROTOCOL_UDP as UDP;
 
 use super::Core;
 use super::calls::{Errno, errno_of, socket_attributes};
 use super::paths::flow_key;
+use crate::program::Program;
 use crate::scheduling::{Asks, Stands};
 use crate::socket::{SIDE, Sizes, SocketEnd, set_addresses};
 use crate::wishes::Granted;
+
+/// Closed sockets that are remembered until they have ended.
+const MOST_CLOSED: usize = 64;
 
 impl Core {
     /// Gives a bound datagram socket the path for this peer, or for all.
@@ -184,8 +189,10 @@ impl Core {
             Endpoint::new(bound.address.unspecified(), bound.port)
         } else if self.covers(net, bound) {
             bound
-        } else {
+        } else if bound.address.is_unspecified() {
             Endpoint::new(Address::UNSPECIFIED_V4, bound.port)
+        } else {
+            Endpoint::new(bound.address.unspecified(), bound.port)
         };
         let mut attributes =
             socket_attributes(end, UDP, local, None).with(Name::Other(SIDE), Value::Number(1));
@@ -197,5 +204,41 @@ impl Core {
         end.side_paths.borrow_mut().push(id);
         self.note_origin(id, None, &end.program.facts);
         Ok((class.number, id))
+    }
+
+    /// What programs have closed in these moments gives its ports back before somebody is told that they are taken. False: there
+    /// was nothing of that kind.
+    pub(super) fn finish_closed(&mut self, now: Time) -> bool {
+        let programs: Vec<Rc<Program>> = self.programs.values().cloned().collect();
+        let mut has_any = false;
+        for program in programs {
+            program.take_dirty(|slot| {
+                has_any = true;
+                self.counters.doorbells += 1;
+                self.on_dirty(&program, slot, now);
+            });
+        }
+        for id in std::mem::take(&mut self.closed_datagrams) {
+            has_any = true;
+            let level = self.extras.get(id.index as usize).map_or(Level::Idle, |extra| extra.level);
+            self.run_path(id, &Decision { entry: Entry::Path(id), level, quantum: Quantum::PATH }, now);
+        }
+        has_any
+    }
+
+    /// Remembers a socket that was marked, if it was closed.
+    pub(super) fn note_closed(&mut self, end: &SocketEnd, id: PathId) {
+        if end.kind != slot_kind::DATAGRAM {
+            return;
+        }
+        if end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE == 0 {
+            return;
+        }
+        if self.closed_datagrams.len() == MOST_CLOSED {
+            self.closed_datagrams.retain(|&id| self.paths.get(id).is_some());
+        }
+        if self.closed_datagrams.len() < MOST_CLOSED {
+            self.closed_datagrams.push(id);
+        }
     }
 }

@@ -4,50 +4,13 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use scoutline_abi::layout::{CALL_COUNT, HOLDER_PROCESS, call_state, slot_request};
-use scoutline_base::{PathId, Time};
-use scoutline_sched::{Decision, Entry, Level, Quantum};
+use scoutline_base::Time;
 
 use super::Core;
 use crate::program::Program;
 use crate::socket::SocketEnd;
 
-/// Closed sockets that are remembered until they have ended.
-const MOST_CLOSED: usize = 64;
-
 impl Core {
-    /// What programs have closed in these moments gives its ports back before somebody is told that they are taken. False: there
-    /// was nothing of that kind.
-    pub(super) fn finish_closed(&mut self, now: Time) -> bool {
-        let programs: Vec<Rc<Program>> = self.programs.values().cloned().collect();
-        let mut has_any = false;
-        for program in programs {
-            program.take_dirty(|slot| {
-                has_any = true;
-                self.counters.doorbells += 1;
-                self.on_dirty(&program, slot, now);
-            });
-        }
-        for id in std::mem::take(&mut self.closed) {
-            has_any = true;
-            let level = self.extras.get(id.index as usize).map_or(Level::Idle, |extra| extra.level);
-            self.run_path(id, &Decision { entry: Entry::Path(id), level, quantum: Quantum::PATH }, now);
-        }
-        has_any
-    }
-
-    /// Remembers a socket that was marked, if it was closed.
-    pub(super) fn note_closed(&mut self, end: &SocketEnd, id: PathId) {
-        if end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE == 0 {
-            return;
-        }
-        if self.closed.len() == MOST_CLOSED {
-            self.closed.retain(|&id| self.paths.get(id).is_some());
-        }
-        if self.closed.len() < MOST_CLOSED {
-            self.closed.push(id);
-        }
-    }
-
     /// A process of a program is gone: what it held and nobody else holds is closed, however it died.
     pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
         let Some(record) = program.region.process(process) else { return };

@@ -175,7 +175,7 @@ impl Core {
             incoming: Burst::new(),
             touched: Vec::new(),
             due: Vec::new(),
-            closed: Vec::new(),
+            closed_datagrams: Vec::new(),
             neighbours_at: Time::default(),
             stalled: Vec::new(),
             spare: VecDeque::new(),

@@ -489,7 +489,10 @@ impl Core {
         }
         end.shared().requests.fetch_or(how, Ordering::AcqRel);
         match end.path.get() {
-            Some(id) if self.paths.get(id).is_some() => self.kick(id, now),
+            Some(id) if self.paths.get(id).is_some() => {
+                self.note_closed(end, id);
+                self.kick(id, now);
+            }
             _ => Core::check_pathless(end),
         }
     }

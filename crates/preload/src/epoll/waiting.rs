@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{epoll_event, pollfd, sigset_t};
 
 use super::sharing::{Entered, lock};
-use super::{Epoll, KERNEL_LOOK_NS, still_named};
+use super::{Epoll, KERNEL_LOOK_NS, let_go};
 use crate::lock::Quiet;
 use crate::real::err;
 use crate::slot::ring_before_sleep;
@@ -60,25 +60,36 @@ pub(crate) fn await_events(
             let (n, kicked);
             (epoll, n, kicked) = wait_kernel(epoll, number, epfd, out, until, mask);
             if zero || !kicked || n != 0 {
-                super::leave(epoll, number);
+                let_go(epoll, number);
                 return Answer::Done(n);
             }
             kicks += 1;
-            epfd = still_named(number, epfd);
+            epfd = epoll.still_named(number, epfd);
             continue;
         }
         let n = epoll.look(epfd, out);
         if n > 0 || zero {
             return Answer::Done(leave(epoll, number, epfd, n, out.len()));
         }
-        let Some(set) = epoll.ready_set() else { return Answer::Done(err(libc::ENOMEM)) };
-        if !spun && let Some(region) = attach::region() {
+        let Some(mut set) = epoll.ready_set() else {
+            let_go(epoll, number);
+            return Answer::Done(err(libc::ENOMEM));
+        };
+        // Who spins is not counted, and may lose the epoll: as if it had been closed before the call.
+        if !spun
+            && epoll.fds > 0
+            && let Some(region) = attach::region()
+        {
             spun = true;
             drop(epoll);
             let found = wait::spin(region, || !region.ready(set.shared).is_empty());
             epoll = lock(number);
-            if found {
-                continue;
+            if table::look(epfd) != Fd::Epoll(number) {
+                return Answer::Done(err(libc::EBADF));
+            }
+            match epoll.set {
+                Some(same) if !found => set = same,
+                _ => continue,
             }
         }
         let mask = in_sleep(&mut quiet, mask);
@@ -86,7 +97,7 @@ pub(crate) fn await_events(
             Ok(result) => return Answer::Done(result),
             Err(locked) => epoll = locked,
         }
-        epfd = still_named(number, epfd);
+        epfd = epoll.still_named(number, epfd);
         spun = true;
     }
 }
@@ -141,7 +152,7 @@ impl Epoll {
 fn leave(mut epoll: Entered, number: u32, epfd: c_int, n: usize, most: usize) -> isize {
     epoll.go_on(n);
     epoll.pass_on(epfd, n, most);
-    super::leave(epoll, number);
+    let_go(epoll, number);
     n as isize
 }
 
@@ -181,7 +192,7 @@ fn sleep_once(
         }
         epoll
     });
-    let epfd = still_named(number, epfd);
+    let epfd = epoll.still_named(number, epfd);
     epoll.kernel_seen_ns = 0; // it may be the kernel that woke us
     if by_pipe {
         // What is in the pipe is for all who sleep: who leaves more than it takes leaves that too.
@@ -197,7 +208,7 @@ fn sleep_once(
             Woken::Event | Woken::Dead => return Err(epoll),
             Woken::Interrupted => {
                 epoll.go_on(0);
-                super::leave(epoll, number);
+                let_go(epoll, number);
                 return Ok(err(libc::EINTR));
             }
             Woken::TimedOut => n = epoll.collect(out),
@@ -231,7 +242,7 @@ extern "C" fn cancelled(leaving: *mut c_void) {
         epoll.waiters = epoll.waiters.saturating_sub(1);
         epoll.in_kernel = epoll.in_kernel.saturating_sub(1);
     }
-    super::leave(epoll, leaving.number);
+    let_go(epoll, leaving.number);
 }
 
 /// Sleeps on both. Says why it ended, and whether there is something in the pipe.

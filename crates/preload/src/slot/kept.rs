@@ -33,7 +33,7 @@ pub(crate) const PORT_GIVEN: u32 = 1 << 17;
 pub(crate) const BEGINS_AGAIN: u32 = 1 << 19;
 /// Somebody has asked when datagrams came: SOCK_TIMESTAMP of Linux.
 pub(crate) const NOTES_TIMES: u32 = 1 << 18;
-/// A socket of IPv6 that takes and sends nothing of IPv4 (IPV6_V6ONLY, or an address of IPv6).
-pub(crate) const V6_ONLY: u32 = 1 << 21;
 /// Its last `connect` was to AF_UNSPEC, and its numbers are another socket's: calls that sleep on it end.
 pub(crate) const DISCONNECTED: u32 = 1 << 20;
+/// A socket of IPv6 that takes and sends nothing of IPv4 (IPV6_V6ONLY, or an address of IPv6).
+pub(crate) const V6_ONLY: u32 = 1 << 21;
