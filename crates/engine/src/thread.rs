@@ -40,8 +40,8 @@ const LINUX_LOOK: Duration = Duration::from_micros(100);
 const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
-/// A look for work that takes so long, and follows one that found nothing, was interrupted by somebody who computes: programs that take turns with each other
-/// sleep again long before.
+/// A look for work that takes so long, and follows one that found nothing, was interrupted by somebody who computes: programs
+/// that take turns with each other sleep again long before.
 const TAKEN: Duration = Duration::from_micros(300);
 /// Paths run for so long, and the last of them to its end, before what has come meanwhile is looked for: a look costs a third
 /// of a short turn.
