@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use crate::arrivals::Connection;
 use crate::listener::{Answer, Call, Flags};
 use crate::socket::{Socket, State};
 use crate::standin::{self, Attempt};
@@ -22,7 +23,7 @@ const MAX_OPTION: usize = 144 + 64 * 128;
 
 /// What a call comes to.
 pub(crate) enum Reply {
-    Now(Answer),
+    Now(Answer<'static>),
     /// The call waits for this socket; `errno` when the time is over.
     Later {
         socket: u64,
@@ -31,12 +32,12 @@ pub(crate) enum Reply {
         /// The program's end, if the call is to hold it.
         outer: Option<OwnedFd>,
     },
-    /// A new socket; accepted from another one.
+    /// A new socket's end; of a connection that has waited, where.
     Give {
-        socket: Box<Socket>,
+        id: u64,
         outer: OwnedFd,
         flags: Flags,
-        from: Option<u64>,
+        from: Option<(u64, Connection)>,
     },
 }
 
@@ -84,7 +85,10 @@ impl Supervisor {
             return Reply::error(libc::EINTR);
         }
         let Descriptor { inode, non_blocking } = found;
-        let Some(&id) = self.by_inode.get(&inode) else { return Reply::Now(Answer::Native) };
+        let Some(&id) = self.by_inode.get(&inode) else {
+            self.see_passed(call);
+            return Reply::Now(Answer::Native);
+        };
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.seen = (call.thread, call.fd());
         }
@@ -103,7 +107,7 @@ impl Supervisor {
     }
 
     /// The program's end of the socket that a call is about.
-    fn end_of(&mut self, on: On<'_>) -> Result<OwnedFd, Reply> {
+    pub(crate) fn end_of(&mut self, on: On<'_>) -> Result<OwnedFd, Reply> {
         let inode = self.socket(on)?.inode;
         let held = on.held.map(OwnedFd::try_clone);
         Ok(held.unwrap_or_else(|| target::duplicate(on.call.thread, on.call.fd(), inode))?)
@@ -116,15 +120,15 @@ impl Supervisor {
             libc::SYS_connect => self.connect(on),
             libc::SYS_accept | libc::SYS_accept4 => self.accept(on),
             libc::SYS_shutdown => self.shut(on),
-            libc::SYS_getsockname => self.name(on, libc::getsockname),
-            libc::SYS_getpeername => self.name(on, libc::getpeername),
+            libc::SYS_getsockname => self.tell_name(on, libc::getsockname),
+            libc::SYS_getpeername => self.tell_name(on, libc::getpeername),
             libc::SYS_getsockopt => self.option(on),
             libc::SYS_setsockopt => self.set_option(on),
             _ => self.message(on),
         }
     }
 
-    fn socket(&mut self, on: On<'_>) -> Result<&mut Socket, Reply> {
+    pub(crate) fn socket(&mut self, on: On<'_>) -> Result<&mut Socket, Reply> {
         self.sockets.get_mut(&on.id).ok_or_else(|| Reply::error(libc::EBADF))
     }
 
@@ -147,11 +151,16 @@ impl Supervisor {
 
     fn listen(&mut self, on: On<'_>) -> Result<Reply, Reply> {
         let socket = self.socket(on)?;
-        sys::listen(&socket.inner, on.call.arguments[1] as i32)?;
+        let wanted = on.call.arguments[1] as i32;
+        sys::listen(&socket.inner, wanted)?;
         if let State::Fresh = socket.state {
             let name = standin::listen(&self.end_of(on)?)?;
-            let (knocks, ready) = (VecDeque::new(), VecDeque::new());
-            self.socket(on)?.state = State::Listening { name, knocks, ready };
+            let (waiting, ready) = (VecDeque::new(), VecDeque::new());
+            self.socket(on)?.state = State::Listening { name, waiting, ready, backlog: 0, shared: false };
+        }
+        if let State::Listening { backlog, .. } = &mut self.socket(on)?.state {
+            // As Linux has it, below zero is very much.
+            *backlog = (wanted.cast_unsigned() as usize).clamp(1, standin::BACKLOG as usize);
         }
         Ok(Reply::Now(Answer::Value(0)))
     }
@@ -212,57 +221,11 @@ impl Supervisor {
         let socket = self.socket(on)?;
         sys::with_address(libc::connect, &socket.inner, address)?;
         standin::disconnect(&outer)?;
+        self.stop_listening(on.id);
+        let socket = self.socket(on)?;
         (socket.peer, socket.state, socket.error) = (None, State::Fresh, 0);
         socket.watched.0 = None;
         Ok(Reply::Now(Answer::Value(0)))
-    }
-
-    fn accept(&mut self, on: On<'_>) -> Result<Reply, Reply> {
-        let [_, at, len_at, flags, ..] = on.call.arguments;
-        let flags = if on.call.number == libc::SYS_accept4 { flags as i32 } else { 0 };
-        if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-            return Err(Reply::error(libc::EINVAL));
-        }
-        if let State::Datagram(_) = self.socket(on)?.state {
-            return Err(Reply::error(libc::EOPNOTSUPP));
-        }
-        let outer = self.end_of(on)?;
-        let socket = self.socket(on)?;
-        let State::Listening { ready, .. } = &mut socket.state else {
-            return Err(Reply::error(libc::EINVAL));
-        };
-        let inner = match ready.pop_front().map_or_else(|| sys::accept(&socket.inner), Ok) {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Who knocked has gone away.
-                while open_knock(socket, &outer, 0).is_ok() {}
-                if on.non_blocking && !on.again {
-                    return Err(Reply::error(libc::EAGAIN));
-                }
-                let limit = time_limit(&socket.inner, libc::SO_RCVTIMEO);
-                return Ok(Reply::Later { socket: on.id, limit, errno: libc::EAGAIN, outer: Some(outer) });
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if at != 0
-            && let Ok(name) = sys::name(libc::getpeername, &inner)
-        {
-            target::write_sized(on.call.thread, at, len_at, &name)?;
-        }
-        let (peer, theirs) = opened(socket, &outer, flags & libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
-        // Whoever waits for the next one is told of it.
-        if let State::Listening { name, knocks, ready } = &mut socket.state
-            && knocks.is_empty()
-            && (!ready.is_empty() || sys::readable(&socket.inner))
-        {
-            knocks.extend(standin::knock(name));
-        }
-        let reported = socket.reported;
-        let mut accepted = Socket::accepted(&self.closings, inner, peer, &theirs)?;
-        accepted.reported = reported;
-        accepted.bring(&mut self.space);
-        let flags = Flags { close_on_exec: flags & libc::SOCK_CLOEXEC != 0 };
-        Ok(Reply::Give { socket: Box::new(accepted), outer: theirs, flags, from: Some(on.id) })
     }
 
     /// The program's end is shut by the kernel, and the path's when that is seen.
@@ -274,7 +237,7 @@ impl Supervisor {
             State::Listening { .. } if [libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) => {
                 sys::shutdown(&socket.inner, how)?;
                 // It listens no more: whoever waits for a connection is told so.
-                socket.state = State::Fresh;
+                self.stop_listening(on.id);
                 self.retry(on.id);
             }
             _ => {}
@@ -303,7 +266,7 @@ impl Supervisor {
         Ok(Reply::Now(Answer::Value(0)))
     }
 
-    fn name(
+    fn tell_name(
         &mut self,
         on: On<'_>,
         call: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
@@ -403,9 +366,14 @@ impl Supervisor {
     }
 
     fn create(&mut self, call: &Call) -> io::Result<Reply> {
-        let (socket, outer) = Socket::create(call, &self.closings)?;
+        let (socket, outer) = Socket::create(call)?;
+        let id = self.insert(socket);
+        if let Err(error) = self.name(id, &outer) {
+            self.remove(id);
+            return Err(error);
+        }
         let flags = Flags { close_on_exec: call.arguments[1] as i32 & libc::SOCK_CLOEXEC != 0 };
-        Ok(Reply::Give { socket: Box::new(socket), outer, flags, from: None })
+        Ok(Reply::Give { id, outer, flags, from: None })
     }
 }
 
@@ -423,32 +391,6 @@ fn is_time(level: i32, name: i32) -> bool {
 /// Options that both have: the path for itself, and the program's end for reads and writes.
 fn is_common(level: i32, name: i32) -> bool {
     is_time(level, name) || (level, name) == (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT)
-}
-
-/// The program's end of one of the knocks, and ours.
-fn open_knock(socket: &mut Socket, outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
-    let State::Listening { knocks, .. } = &mut socket.state else {
-        return Err(io::ErrorKind::WouldBlock.into());
-    };
-    loop {
-        let (theirs, name) = standin::open(outer, flags)?;
-        // A stranger's connection is closed.
-        if let Some(at) = knocks.iter().position(|knock| knock.1 == name)
-            && let Some((ours, _)) = knocks.remove(at)
-        {
-            return Ok((ours, theirs));
-        }
-    }
-}
-
-/// The same for a connection that is accepted, whether or not it has knocked.
-fn opened(socket: &mut Socket, outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
-    open_knock(socket, outer, flags).or_else(|_| {
-        if let State::Listening { name, knocks, .. } = &mut socket.state {
-            knocks.push_back(standin::knock(name)?);
-        }
-        open_knock(socket, outer, flags)
-    })
 }
 
 fn wait_for_connection(id: u64, socket: &Socket, errno: i32) -> Reply {

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! `filter` says which calls are trapped; `listener` takes and answers them; `target` is the program seen from
-//! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `stream` and `datagram` move; `supervisor` is the loop.
+//! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `arrivals` has connections that wait to be accepted; `passing` sees which sockets others get; `stream` and `datagram` move; `supervisor` is the loop.
 //!
 //! A program that changes memory while a call is answered harms itself: what is read is copied once, checked, and
 //! used for its own sockets only.
@@ -26,10 +26,12 @@
 //! trapped socket; fast open.
 #![allow(unsafe_code)] // system calls about other processes are this crate's subject; `sys` has them all
 
+mod arrivals;
 mod calls;
 mod datagram;
 mod filter;
 mod listener;
+mod passing;
 mod socket;
 mod standin;
 mod stream;

@@ -33,18 +33,18 @@ impl Call {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Answer<'a> {
     /// What the call returns; below 0 an errno negated.
     Value(i64),
     /// The kernel shall do the call as it stands.
     Native,
     /// The call returns a descriptor: this one of ours, in the program's table.
-    Descriptor(OwnedFd, Flags),
+    Descriptor(&'a OwnedFd, Flags),
 }
 
-impl Answer {
+impl Answer<'_> {
     /// An errno.
-    pub(crate) fn error(errno: i32) -> Answer {
+    pub(crate) fn error(errno: i32) -> Self {
         Answer::Value(-i64::from(errno))
     }
 }
@@ -100,7 +100,7 @@ impl Listener {
     }
 
     /// Answers a call.
-    pub(crate) fn answer(&self, call: &Call, answer: &Answer) -> Delivery {
+    pub(crate) fn answer(&self, call: &Call, answer: &Answer<'_>) -> Delivery {
         let (value, native) = match answer {
             Answer::Descriptor(fd, flags) => return self.give(call, fd, *flags),
             Answer::Value(value) => (*value, false),

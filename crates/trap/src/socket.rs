@@ -16,21 +16,24 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::arrivals::{Connection, Waiting};
 use crate::datagram::Datagram;
 use crate::listener::Call;
 use crate::standin::{self, Attempt};
 use crate::stream::{Progress, Stream};
-use crate::sys::{self, Closings};
+use crate::sys;
 
 /// What a pair may hold in each direction, as far as the system lets us.
 const BUFFER: i32 = 1 << 20;
 
 /// See the module.
 pub(crate) struct Socket {
-    /// The program's end, as `/proc` names it.
+    /// The program's end, as `/proc` names it; [`UNNAMED`]: it has not got it by a call.
     pub(crate) inode: u64,
-    /// That its last descriptor is closed is told by this number.
+    /// That its last descriptor is closed is told by this number; -1: it is not.
     pub(crate) watch: i32,
+    /// It waits to be accepted.
+    pub(crate) arriving: Option<Arriving>,
     /// Our end of what the program has, where there is one.
     pub(crate) peer: Option<OwnedFd>,
     /// The socket on a path.
@@ -47,6 +50,17 @@ pub(crate) struct Socket {
     pub(crate) watched: (Option<u32>, Option<u32>),
 }
 
+/// No file has this inode number.
+pub(crate) const UNNAMED: u64 = 0;
+
+/// A connection that waits in front of a stand-in.
+pub(crate) struct Arriving {
+    /// The socket that listens.
+    pub(crate) at: u64,
+    /// It is in the stand-in's queue.
+    pub(crate) queued: bool,
+}
+
 pub(crate) enum State {
     /// A stream socket that is not connected.
     Fresh,
@@ -59,10 +73,14 @@ pub(crate) enum State {
     Listening {
         /// Where the program's end listens.
         name: Vec<u8>,
-        /// Our ends of the knocks in front of it, and their names.
-        knocks: VecDeque<(OwnedFd, Vec<u8>)>,
-        /// Accepted for a call that has been interrupted.
-        ready: VecDeque<OwnedFd>,
+        /// What is in front of it.
+        waiting: VecDeque<Waiting>,
+        /// Accepted for a call that has been interrupted, with the program's end.
+        ready: VecDeque<(OwnedFd, Connection)>,
+        /// How much may be in front of it.
+        backlog: usize,
+        /// It has been passed on, perhaps to a program that we do not supervise.
+        shared: bool,
     },
     Stream(Stream),
     /// A connection has failed, and the program does not know yet.
@@ -74,7 +92,7 @@ pub(crate) enum State {
 
 impl Socket {
     /// For `socket`: with the program's end.
-    pub(crate) fn create(call: &Call, closings: &Closings) -> io::Result<(Socket, OwnedFd)> {
+    pub(crate) fn create(call: &Call) -> io::Result<(Socket, OwnedFd)> {
         let [family, kind, protocol] = [0, 1, 2].map(|at| call.arguments[at] as i32);
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         let inner = sys::socket(family, kind | flags, protocol)?;
@@ -82,7 +100,7 @@ impl Socket {
         if kind & !flags == libc::SOCK_STREAM {
             sys::take_urgent_in_line(&inner)?;
             let outer = standin::socket(non_blocking | libc::SOCK_CLOEXEC)?;
-            return Ok((Socket::new(closings, inner, None, &outer, State::Fresh)?, outer));
+            return Ok((Socket::new(inner, None, State::Fresh), outer));
         }
         let (peer, outer) = sys::pair(libc::SOCK_SEQPACKET)?;
         if non_blocking != 0 {
@@ -91,30 +109,21 @@ impl Socket {
         set_buffer(&peer, BUFFER)?;
         set_buffer(&outer, BUFFER)?;
         let state = State::Datagram(Datagram::default());
-        Ok((Socket::new(closings, inner, Some(peer), &outer, state)?, outer))
+        Ok((Socket::new(inner, Some(peer), state), outer))
     }
 
-    /// For `accept`: a connection, our end of it and the program's.
-    pub(crate) fn accepted(
-        closings: &Closings,
-        inner: OwnedFd,
-        peer: OwnedFd,
-        outer: &OwnedFd,
-    ) -> io::Result<Socket> {
+    /// A connection with our end of it, which perhaps waits to be accepted at a socket.
+    pub(crate) fn accepted(inner: OwnedFd, peer: OwnedFd, waits_at: Option<u64>) -> io::Result<Socket> {
         sys::take_urgent_in_line(&inner)?;
-        Socket::new(closings, inner, Some(peer), outer, State::Stream(Stream::default()))
+        let arriving = waits_at.map(|at| Arriving { at, queued: sys::writable(&peer) });
+        Ok(Socket { arriving, ..Socket::new(inner, Some(peer), State::Stream(Stream::default())) })
     }
 
-    fn new(
-        closings: &Closings,
-        inner: OwnedFd,
-        peer: Option<OwnedFd>,
-        outer: &OwnedFd,
-        state: State,
-    ) -> io::Result<Socket> {
-        Ok(Socket {
-            inode: sys::inode(outer)?,
-            watch: closings.watch(outer)?,
+    fn new(inner: OwnedFd, peer: Option<OwnedFd>, state: State) -> Socket {
+        Socket {
+            inode: UNNAMED,
+            watch: -1,
+            arriving: None,
             peer,
             inner,
             seen: (0, -1),
@@ -122,7 +131,7 @@ impl Socket {
             reported: [false; 2],
             state,
             watched: (None, None),
-        })
+        }
     }
 
     /// Of an option that asks a stream for reports of errors: the socket that it is about, and its value.
@@ -144,7 +153,11 @@ impl Socket {
             State::Connecting { .. } => (None, Some(output)),
             // Each connection is an edge.
             State::Listening { .. } => (None, Some(input | edge)),
-            State::Stream(stream) => stream.interest(),
+            State::Stream(stream) => {
+                let (peer, inner) = stream.interest();
+                let queued = self.arriving.as_ref().is_none_or(|arriving| arriving.queued);
+                (if queued { peer } else { Some(peer.unwrap_or(0) | output) }, inner)
+            }
             // Each datagram that the program takes is an edge; and an error, which may stay in a queue.
             State::Datagram(datagram) => {
                 (Some(input | output | edge), Some(datagram.inner_interest() | edge))

@@ -31,9 +31,8 @@ const SYNS: i32 = 127;
 /// The TTL of what a stand-in is not to hear, and of the rest.
 const UNHEARD: u8 = 77;
 const HEARD: i32 = 64;
-/// Knocks that wait in front of a listening socket of the program: the queue holds more by default.
-pub(crate) const KNOCKS: usize = 100;
-const BACKLOG: i32 = 4096;
+/// Connections that may wait in front of a listening socket of the program, as many as Linux has by default.
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// An address of no family (AF_UNSPEC), by which `connect` ends a connection.
 pub(crate) const NOWHERE: [u8; 16] = [0; 16];
@@ -181,15 +180,32 @@ pub(crate) fn knock(listener: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
 /// The program's end of a knock, out of its listening stand-in: with the name of ours.
 ///
 /// # Errors
-/// `WouldBlock`: there is none.
+/// EAGAIN: there is none.
 pub(crate) fn open(outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, Vec<u8>)> {
     if !sys::readable(outer) {
-        return Err(io::ErrorKind::WouldBlock.into());
+        return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
-    let accepted = sys::kernel_accept(outer, flags)?;
-    let name = sys::name(libc::getpeername, &accepted)?;
+    let (accepted, name) = sys::kernel_accept(outer, flags)?;
     prepare(&accepted)?;
     Ok((accepted, name))
+}
+
+/// Connections in the queue of the stand-in that listens there, as the table of all sockets has it (`proc_net(5)`); very
+/// many, if that is not known.
+pub(crate) fn queued_connections(listener: &[u8]) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    queued_in(&table, listener).unwrap_or(usize::MAX)
+}
+
+fn queued_in(table: &str, listener: &[u8]) -> Option<usize> {
+    const LISTEN: &str = "0A";
+    let [_, _, p, q, a, b, c, d, ..] = *listener else { return None };
+    // The address as a number of this machine's.
+    let name = format!("{:08X}:{p:02X}{q:02X}", u32::from_ne_bytes([a, b, c, d]));
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| row.get(1) == Some(&name.as_str()) && row.get(3) == Some(&LISTEN))?;
+    let (_, queued) = row.get(4)?.split_once(':')?;
+    usize::from_str_radix(queued, 16).ok()
 }
 
 #[cfg(test)]
@@ -252,8 +268,10 @@ mod tests {
         assert!(open(&outer, 0).is_err());
         let (peer, name) = knock(&listener).unwrap();
         assert_eq!(events(&outer), libc::POLLIN);
+        assert_eq!((queued_connections(&listener), sys::queued_connections(&outer)), (1, 1));
         let (accepted, from) = open(&outer, 0).unwrap();
         assert_eq!(from, name);
+        assert_eq!((queued_connections(&listener), sys::queued_connections(&outer)), (0, 0));
         sys::send(&peer, b"x", 0).unwrap();
         assert_eq!(sys::receive(&accepted, &mut [0; 4], 0).unwrap(), 1);
         // Whoever stops listening may begin again.

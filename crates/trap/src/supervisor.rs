@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::socket::{Socket, State};
-use crate::standin::{self, KNOCKS};
+use crate::socket::{Socket, State, UNNAMED};
+use crate::standin;
 use crate::stream::Progress;
 use crate::sys::{self, Closings};
 use crate::target;
@@ -49,7 +49,7 @@ struct Held {
 /// The supervisor of one program and of all that it starts.
 pub(crate) struct Supervisor {
     pub(crate) listener: Listener,
-    poll: sys::Poll,
+    pub(crate) poll: sys::Poll,
     pub(crate) closings: Closings,
     next: u64,
     pub(crate) sockets: BTreeMap<u64, Socket>,
@@ -167,14 +167,18 @@ impl Supervisor {
                 let held = outer.map(|outer| self.hold(outer, call.thread));
                 self.blocked.push(Blocked { call, socket, deadline, held });
             }
-            Reply::Give { socket, outer, flags, from } => {
-                match self.listener.answer(&call, &Answer::Descriptor(outer, flags)) {
-                    Delivery::Done(number) => {
-                        let mut socket = *socket;
-                        socket.seen = (call.thread, number.unwrap_or(-1));
-                        self.insert(socket);
+            Reply::Give { id, outer, flags, from } => {
+                match (self.listener.answer(&call, &Answer::Descriptor(&outer, flags)), from) {
+                    (Delivery::Done(number), _) => {
+                        if let Some(socket) = self.sockets.get_mut(&id) {
+                            socket.seen = (call.thread, number.unwrap_or(-1));
+                        }
+                        self.watch(id);
                     }
-                    Delivery::Gone => self.put_back(from, *socket),
+                    (Delivery::Gone, Some((listener, connection))) => {
+                        self.put_back(listener, connection, outer);
+                    }
+                    (Delivery::Gone, None) => drop(self.remove(id)),
                 }
             }
         }
@@ -201,23 +205,24 @@ impl Supervisor {
         }
     }
 
-    /// A connection that nobody has taken waits for the next `accept`.
-    fn put_back(&mut self, from: Option<u64>, socket: Socket) {
-        self.closings.forget(socket.watch);
-        let listener = from.and_then(|from| self.sockets.get_mut(&from));
-        if let Some(Socket { state: State::Listening { name, knocks, ready }, .. }) = listener {
-            ready.push_back(socket.inner);
-            knocks.extend(standin::knock(name));
-        }
-    }
-
-    fn insert(&mut self, socket: Socket) {
+    /// A new socket: its number.
+    pub(crate) fn insert(&mut self, socket: Socket) -> u64 {
         let id = self.next;
         self.next += 1;
-        self.by_inode.insert(socket.inode, id);
-        self.by_watch.insert(socket.watch, id);
         self.sockets.insert(id, socket);
         self.watch(id);
+        id
+    }
+
+    /// Calls know the program's end of a socket from now on, and we that it is closed.
+    pub(crate) fn name(&mut self, id: u64, outer: &OwnedFd) -> io::Result<()> {
+        let (inode, watch) = (sys::inode(outer)?, self.closings.watch(outer)?);
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            (socket.inode, socket.watch) = (inode, watch);
+            self.by_inode.insert(inode, id);
+            self.by_watch.insert(watch, id);
+        }
+        Ok(())
     }
 
     /// Waits for what the socket needs now.
@@ -238,6 +243,7 @@ impl Supervisor {
     }
 
     pub(crate) fn remove(&mut self, id: u64) -> Option<Socket> {
+        self.stop_listening(id);
         let socket = self.sockets.remove(&id)?;
         self.by_inode.remove(&socket.inode);
         self.by_watch.remove(&socket.watch);
@@ -249,6 +255,7 @@ impl Supervisor {
     }
 
     fn on_ready(&mut self, id: u64) {
+        self.see_arrival(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         match (&mut socket.state, &socket.peer) {
             (State::Connecting { .. }, _) => self.on_connected(id),
@@ -296,7 +303,8 @@ impl Supervisor {
 
     /// Sockets that nobody is known to have any more.
     fn lost(&self) -> Vec<u64> {
-        let lost = self.sockets.iter().filter(|(_, socket)| self.outer(socket).is_none());
+        let named = self.sockets.iter().filter(|(_, socket)| socket.inode != UNNAMED);
+        let lost = named.filter(|(_, socket)| self.outer(socket).is_none());
         lost.map(|(&id, _)| id).collect()
     }
 
@@ -376,19 +384,6 @@ impl Supervisor {
         self.retry(id);
     }
 
-    /// A connection waits to be accepted: by who waits for it, else the program's descriptor becomes readable.
-    fn on_connection(&mut self, id: u64) {
-        self.retry(id);
-        if let Some(Socket { state: State::Listening { name, knocks, .. }, inner, .. }) =
-            self.sockets.get_mut(&id)
-            && knocks.len() < KNOCKS
-            && sys::readable(inner)
-            && let Ok(knock) = standin::knock(name)
-        {
-            knocks.push_back(knock);
-        }
-    }
-
     /// Tries the calls again that wait for a socket.
     pub(crate) fn retry(&mut self, id: u64) {
         let waiting: Vec<_> = self.blocked.extract_if(.., |blocked| blocked.socket == id).collect();
@@ -419,6 +414,9 @@ impl Supervisor {
             return;
         }
         socket.end(progress);
+        if socket.inode == UNNAMED && socket.arriving.is_none() {
+            self.remove(id);
+        }
     }
 
     /// The program's end of a socket that no call names now: where it was last, or at another number, of that process

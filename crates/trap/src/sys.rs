@@ -265,6 +265,18 @@ pub(crate) fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: &[u8]) 
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, data, len) }).map(drop)
 }
 
+/// Connections in the queue of a listening socket of the kernel's (`tcpi_unacked`); very many, if that is not known.
+pub(crate) fn queued_connections(fd: &OwnedFd) -> usize {
+    const UNACKED: usize = 24;
+    let mut facts = [0; UNACKED + 4];
+    match option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut facts) {
+        Ok(len) if len == facts.len() => {
+            facts[UNACKED..].iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte))
+        }
+        _ => usize::MAX,
+    }
+}
+
 /// The error that waits at a socket, which is thereby taken; 0: none.
 pub(crate) fn pending_error(fd: &OwnedFd) -> i32 {
     let mut value = [0; 4];
@@ -385,6 +397,11 @@ pub(crate) fn hung_up(fd: &OwnedFd) -> bool {
 /// Whether a socket has something to read, or a connection to accept.
 pub(crate) fn readable(fd: &OwnedFd) -> bool {
     events(fd, libc::POLLIN) & libc::POLLIN != 0
+}
+
+/// Whether a socket has room, or is connected at last.
+pub(crate) fn writable(fd: &OwnedFd) -> bool {
+    events(fd, libc::POLLOUT) & libc::POLLOUT != 0
 }
 
 /// Which of these events there are, and of those that are always told.

@@ -15,7 +15,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::fixture::{Arm, Fixture, finish, script, wait_for_line};
+use crate::fixture::{Arm, Fixture, beside_others, finish, script, wait_for_line};
 use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4. The others are about what is not served there: fast open.
@@ -302,6 +302,10 @@ fn compare(name: &str) {
 }
 
 fn compare_in(name: &str, families: &[Family], hosts: fn(Arm) -> Fixture) {
+    beside_others(|| compare_on(name, families, hosts));
+}
+
+fn compare_on(name: &str, families: &[Family], hosts: fn(Arm) -> Fixture) {
     let by_instruction = BY_INSTRUCTION.contains(&name);
     let fixture = hosts(Arm::Kernel);
     let kernel = transcript(name, families, &fixture, Way::Kernel);

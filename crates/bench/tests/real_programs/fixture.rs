@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufReader, BufWriter, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,15 @@ fn owner(arm: Arm) -> Owner {
 thread_local! {
     /// Daemons that this thread starts have two engines.
     static SEVERAL: Cell<bool> = const { Cell::new(false) };
+    /// The test of this thread leaves the machine to others most of its time.
+    static SHARES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test beside others that share the machine: one that waits more than it computes, and measures nothing.
+pub(crate) fn beside_others(test: impl FnOnce()) {
+    SHARES.set(true);
+    test();
+    SHARES.set(false);
 }
 
 /// Runs a test with two engines in each daemon.
@@ -78,12 +87,22 @@ fn on_cores(text: &str) -> String {
 }
 
 /// Whose turn it is.
-static TURN: Mutex<()> = Mutex::new(());
+static TURN: RwLock<()> = RwLock::new(());
+
+/// The turn of one test, or of several that share the machine ([`beside_others`]).
+pub(crate) enum Turn {
+    Alone { _held: RwLockWriteGuard<'static, ()> },
+    Shared { _held: RwLockReadGuard<'static, ()> },
+}
 
 /// Waits for the turn of a test that needs the machine and no [`Fixture`].
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> Turn {
     // A test that failed leaves nothing that disturbs the next.
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    if SHARES.get() {
+        Turn::Shared { _held: TURN.read().unwrap_or_else(PoisonError::into_inner) }
+    } else {
+        Turn::Alone { _held: TURN.write().unwrap_or_else(PoisonError::into_inner) }
+    }
 }
 
 /// The two hosts, and the daemon on the server host. All of it goes on drop; programs that a test starts go first,
@@ -91,7 +110,7 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 pub(crate) struct Fixture {
     daemon: Option<Daemon>,
     testbed: Testbed,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Fixture {

@@ -12,7 +12,8 @@
 //!
 //! Most tests have a twin that runs the same programs on the kernel alone: it shows that the test itself is right.
 //! `cargo test -p scoutline-bench --test real_programs -- --ignored on_kernel` runs them. Tests take turns
-//! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine.
+//! ([`fixture::Fixture`] holds the turn), since each of them wants the whole machine; but those that mostly wait share it
+//! ([`fixture::beside_others`]).
 
 mod background;
 mod bind;

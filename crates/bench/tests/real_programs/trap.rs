@@ -19,6 +19,7 @@ twins!(
     go_client_asks,
     busybox_serves_and_asks,
     static_program_gets_what_it_expects,
+    who_is_passed_a_listening_socket_serves,
     rust_server_by_instruction_serves,
     rust_client_by_instruction_asks,
 );
@@ -203,6 +204,60 @@ fn calls_wait_for_few_streams() {
     let said = finish(&mut server, LIMIT);
     let echoes = said.lines().find_map(|line| line.strip_prefix("median ")?.parse::<u32>().ok());
     assert!(echoes.is_some_and(|echoes| echoes <= 8), "{said}");
+}
+
+/// Whoever takes connections from a listening socket that a trapped program has passed, and however it runs itself: one
+/// that another supervisor has, one under the library, one on the kernel.
+fn who_is_passed_a_listening_socket_serves(arm: Arm) {
+    /// More than the giver's queue has room for.
+    const CONNECTIONS: usize = 12;
+    let fixture = Fixture::new(arm);
+    let [fixed, program] = [(&["-static"] as &[_], "fixed"), (&[], "linked")].map(|(options, name)| {
+        let built = compile(&fixture, "listener_passing", options);
+        let kept = fixture.file(name);
+        fs::rename(built, &kept).unwrap();
+        kept
+    });
+    let (meeting, count) = (fixture.file("meeting").display().to_string(), CONNECTIONS.to_string());
+    let on_kernel =
+        |program: &Path, arguments: &[&str]| fixture.start_peer(&program.display().to_string(), arguments);
+    let by_library =
+        |program: &Path, arguments: &[&str]| fixture.start(&program.display().to_string(), arguments);
+    let by_trap = |program: &Path, arguments: &[&str]| start(&fixture, program, arguments);
+    type Start<'a> = &'a dyn Fn(&Path, &[&str]) -> Process;
+    let takers: [(&Path, Start<'_>); 3] =
+        [(&fixed, &by_trap), (&program, &by_library), (&program, &on_kernel)];
+    for (port, (taker, start_taker)) in (7310..).zip(takers) {
+        let mut giver = start(&fixture, &fixed, &["give", &port.to_string(), &meeting]);
+        wait_for_line(&mut giver, "ready");
+        let address = SocketAddrV4::new(fixture.address(), port);
+        let connect = || {
+            let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+            let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            stream
+        };
+        // One that waits at the giver already, and says something.
+        let mut streams = vec![connect()];
+        streams[0].write_all(b"0").unwrap();
+        let mut taker = start_taker(taker, &["take", &meeting, &count]);
+        wait_for_line(&mut taker, "ready");
+        streams.extend((1..CONNECTIONS).map(|_| connect()));
+        // All are taken before anybody else has said anything.
+        wait_for_line(&mut taker, "taken");
+        for (at, stream) in streams.iter_mut().enumerate() {
+            let said = at.to_string();
+            if at > 0 {
+                stream.write_all(said.as_bytes()).unwrap();
+            }
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, said, "port {port}");
+        }
+        finish(&mut taker, SOON);
+        finish(&mut giver, SOON);
+        fs::remove_file(&meeting).unwrap();
+    }
 }
 
 fn static_program_gets_what_it_expects(arm: Arm) {

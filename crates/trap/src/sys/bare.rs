@@ -69,9 +69,15 @@ pub(crate) fn kernel_listen(fd: &OwnedFd, backlog: c_int) -> io::Result<()> {
     call(libc::SYS_listen, [number(fd), backlog as c_ulong, 0, 0, 0]).map(drop)
 }
 
-/// `accept4`.
-pub(crate) fn kernel_accept(fd: &OwnedFd, flags: c_int) -> io::Result<OwnedFd> {
-    owned(call(libc::SYS_accept4, [number(fd), 0, 0, flags as c_ulong, 0])?)
+/// `accept4`: also who has connected, which what has been reset does not tell afterwards.
+pub(crate) fn kernel_accept(fd: &OwnedFd, flags: c_int) -> io::Result<(OwnedFd, Vec<u8>)> {
+    let mut name = vec![0u8; size_of::<libc::sockaddr_in>()];
+    let mut len = name.len() as libc::socklen_t;
+    let at =
+        [name.as_mut_ptr().expose_provenance(), (&raw mut len).expose_provenance()].map(|at| at as c_ulong);
+    let accepted = owned(call(libc::SYS_accept4, [number(fd), at[0], at[1], flags as c_ulong, 0])?)?;
+    name.truncate(len as usize);
+    Ok((accepted, name))
 }
 
 /// `setsockopt`.
