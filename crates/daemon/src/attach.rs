@@ -92,6 +92,8 @@ pub(crate) struct AttachServer {
     next_connection: u32,
     next_region: u32,
     complaints: Complaints,
+    /// Connections that asked for SETTLE.
+    settling: Vec<u32>,
 }
 
 impl AttachServer {
@@ -105,6 +107,7 @@ impl AttachServer {
             next_connection: 0,
             next_region: 1,
             complaints: Complaints::default(),
+            settling: Vec::new(),
         })
     }
 
@@ -234,6 +237,10 @@ impl AttachServer {
             kind::FREE_SET => self.on_free_set(id, message.value, engine),
             kind::FORK => self.on_fork(id, message),
             kind::WAKE_SET => self.on_wake_set(id, message.value, engine),
+            kind::SETTLE => {
+                self.settling.push(id);
+                Ok(())
+            }
             other => Err(format!("a message of unknown kind {other}")),
         }
     }
@@ -347,6 +354,16 @@ impl AttachServer {
         }
         engine.send(Command::WakeSet { region: process.region, set });
         Ok(())
+    }
+
+    /// All that was to be read when SETTLE was has been read: whoever had ended before that is known.
+    pub(crate) fn on_round(&mut self, engine: &impl EngineLink) {
+        for id in std::mem::take(&mut self.settling) {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            if send(connection.socket.as_fd(), &Message::new(kind::OK, 0), &[]).is_err() {
+                self.disconnect(id, engine);
+            }
+        }
     }
 
     /// A file to send from. Refusals are ordinary: the shim copies then.

@@ -94,6 +94,7 @@ impl Plane {
                     }
                 }
             }
+            self.attach.on_round(engine);
             let (attach, started) = (&self.attach, self.started);
             let complete = |answer: &mut Answer| complete(answer, attach, started, engine);
             if self.control.on_round(&mut self.classes, engine, complete) == Outcome::Stop {

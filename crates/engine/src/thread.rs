@@ -331,12 +331,10 @@ impl Loop {
                 }
                 break;
             }
-            if self.core.several.is_several() {
-                // Other engines' connections and packets do not wait for Linux.
-                self.hear(now);
-                if self.stopping {
-                    break;
-                }
+            // Other engines' connections and packets do not wait for Linux, nor does what was said before a program's call.
+            self.hear(now);
+            if self.stopping {
+                break;
             }
             self.core.pull(now);
             self.core.listen_to_programs(now);

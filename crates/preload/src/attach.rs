@@ -238,6 +238,14 @@ pub(crate) fn wake_set(set: u32) {
     });
 }
 
+/// The engines are told of each process that has ended by now.
+pub(crate) fn settle() {
+    undisturbed(|| {
+        let _held = REQUESTS.lock();
+        let _ = request(Message::new(kind::SETTLE, 0), true);
+    });
+}
+
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.
 fn request(request: Message, answer: bool) -> Result<(Message, Descriptors), c_int> {
     let connection = CONNECTION.load(Ordering::Relaxed);

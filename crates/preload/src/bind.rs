@@ -157,7 +157,7 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
 /// A datagram socket of ours that nobody has bound gets a port.
 pub(crate) fn bind_anywhere(socket: Socket) -> isize {
     let [high, low] = without_port(socket).address.words();
-    let done = call::call(call_op::BIND, socket.index, [low, 0, sharing(socket), high]);
+    let done = ask_for_port(socket, [low, 0, sharing(socket), high]);
     // As Linux's `inet_autobind` has it.
     if done == -libc::EADDRINUSE { err(libc::EAGAIN) } else { done.min(0) as isize }
 }
@@ -174,7 +174,17 @@ pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     options::keep(socket, kept::V6_ONLY, v6_only);
     let bits = sharing(socket) | u64::from(v6_only) << 2;
     let [high, low] = to.address.words();
-    call::call(call_op::BIND, socket.index, [low, u64::from(to.port), bits, high]).min(0) as isize
+    ask_for_port(socket, [low, u64::from(to.port), bits, high]).min(0) as isize
+}
+
+/// What a process had is free when it has ended: nobody is told that a port is taken by one that its parent has waited for.
+fn ask_for_port(socket: Socket, arguments: [u64; 4]) -> c_int {
+    let done = call::call(call_op::BIND, socket.index, arguments);
+    if done != -libc::EADDRINUSE {
+        return done;
+    }
+    attach::settle();
+    call::call(call_op::BIND, socket.index, arguments)
 }
 
 /// SO_REUSEADDR and SO_REUSEPORT, as BIND has them.

@@ -49,6 +49,7 @@ impl Bed {
             for id in ids {
                 self.server.on_input(id, &self.engine);
             }
+            self.server.on_round(&self.engine);
         }
     }
 
@@ -142,6 +143,29 @@ const ATTACH_AT: &str = "SCOUTLINE_TEST_ATTACH_AT";
 
 /// Policy must not rest on what a program says of itself. The other program is this very test, started through the
 /// dynamic loader, whose executable the kernel then shows.
+/// Whoever asks hears of it behind those that had ended before, in whatever order they are looked at.
+#[test]
+fn a_process_that_has_ended_is_known_before_a_question_is_answered() {
+    let mut bed = Bed::new("settle");
+    let (asks, _region, _doorbell) = bed.attach();
+    let later = bed.connect();
+    let hello = Message::new(kind::ATTACH, scoutline_abi::VERSION).named(b"claims-to-be-nginx");
+    bed.ask(&later, &hello).unwrap();
+    while bed.engine.next().is_some() {}
+    rustix::net::send(&asks, &Message::new(kind::SETTLE, 0).to_bytes(), SendFlags::empty()).unwrap();
+    drop(later);
+    let ids: Vec<u32> = bed.server.connections().map(|(id, _)| id).collect();
+    for id in ids {
+        bed.server.on_input(id, &bed.engine);
+        assert!(
+            rustix::net::recv(&asks, &mut [0; MESSAGE_LEN], RecvFlags::DONTWAIT | RecvFlags::PEEK).is_err()
+        );
+    }
+    assert!(matches!(bed.engine.next(), Some(Command::ProcessGone { process: 0, .. })));
+    bed.server.on_round(&bed.engine);
+    assert_eq!(receive(&asks).unwrap().0.kind, kind::OK);
+}
+
 #[test]
 fn what_another_program_calls_itself_is_not_believed() {
     let claim = Message::new(kind::ATTACH, scoutline_abi::VERSION).named(b"claims-to-be-nginx");

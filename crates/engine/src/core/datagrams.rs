@@ -231,7 +231,7 @@ impl Core {
         if end.kind != slot_kind::DATAGRAM {
             return;
         }
-        if end.shared().requests.load(Ordering::Acquire) & slot_request::CLOSE == 0 {
+        if end.shared().requests.load(Ordering::Acquire) & (slot_request::CLOSE | slot_request::ABORT) == 0 {
             return;
         }
         if self.closed_datagrams.len() == MOST_CLOSED {

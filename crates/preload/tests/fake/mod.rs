@@ -157,6 +157,7 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
                 sets.retain(|set| *set != message.value);
                 w.forget_set(region, message.value);
             }
+            (kind::SETTLE, Some(_)) => reply(fd, Message::new(kind::OK, 0), &[]),
             (kind::WAKE_SET, Some((region, _))) => {
                 w.wake(region, message.value);
             }

@@ -264,6 +264,19 @@ CASE(files_that_cannot_be_sent) {
     T(sendfile(fd, file, NULL, 10));
 }
 
+/* Files that say they are empty, or that cannot be mapped. */
+CASE(files_without_a_size) {
+    int fd = accepted("A"), table = open("/proc/version", O_RDONLY);
+    long sent = sendfile(fd, table, NULL, 13);
+    out("sendfile of /proc/version = %ld", sent);
+    tell("read A 13");
+    off_t at = 6;
+    T(sendfile(fd, table, &at, 7));
+    tell("read A 7");
+    T(at);
+    T(lseek(table, 0, SEEK_CUR));
+}
+
 CASE(pipes_and_sockets) {
     int fd = accepted("A"), ends[2];
     T(pipe(ends));

@@ -823,6 +823,45 @@ CASE(bound_again_at_once) {
     close(kept);
 }
 
+/* What a killed process had is free as soon as it has been waited for. */
+CASE(bound_again_behind_a_killed_process) {
+    struct name at = name_of(own, 0);
+    int fd = socket(family, SOCK_DGRAM, 0), in_use = 0, ends[2];
+    NEED(bind(fd, ADDRESS(at)) == 0 && pipe(ends) == 0);
+    at = name_of(own, port_of(fd));
+    close(fd);
+    for (int i = 0; i < 30; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fd = socket(family, SOCK_DGRAM, 0);
+            char bound = bind(fd, ADDRESS(at)) == 0 ? 'y' : 'n';
+            NEED(write(ends[1], &bound, 1) == 1);
+            for (;;) pause();
+        }
+        char bound;
+        NEED(read(ends[0], &bound, 1) == 1 && kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+        fd = socket(family, SOCK_DGRAM, 0);
+        in_use += bound != 'y' || bind(fd, ADDRESS(at)) < 0;
+        close(fd);
+    }
+    out("in use: %d", in_use);
+}
+
+/* No more than 1,024 at a time, but as many. */
+CASE(more_at_once_than_may_be) {
+    int fd = socket(family, SOCK_DGRAM, 0), to = socket(family, SOCK_DGRAM, 0);
+    struct name at = name_of(own, 0);
+    NEED(bind(to, ADDRESS(at)) == 0);
+    at = name_of(own, port_of(to));
+    static struct mmsghdr messages[1100];
+    struct iovec piece = {"x", 1};
+    for (int i = 0; i < 1100; i++)
+        messages[i].msg_hdr = (struct msghdr){.msg_name = &at, .msg_namelen = name_size(&at), .msg_iov = &piece, .msg_iovlen = 1};
+    T(sendmmsg(fd, messages, 1024, 0));
+    T(sendmmsg(fd, messages, 1025, 0));
+    T(sendmmsg(fd, messages, 1100, 0));
+}
+
 CASE(the_last_that_was_bound_gets_it) {
     struct name name = name_of(own, 0);
     int sockets[3];

@@ -854,6 +854,30 @@ CASE(passed_by_a_cancelled_thread) {
 }
 #endif
 
+/* What cannot be sent passes nothing. */
+CASE(passed_beside_a_bad_vector) {
+    int ends[2], fd = accepted("A");
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    char space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec parts[2] = {{"x", 1}, {(void *)8, 5}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    *head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    T(sendmsg(ends[0], &message, 0));
+    message.msg_iov = (void *)8;
+    T(sendmsg(ends[0], &message, 0));
+    message.msg_iovlen = 2000;
+    T(sendmsg(ends[0], &message, 0));
+    message.msg_iov = parts;
+    T(sendmsg(ends[0], &message, 0));
+    T(recv(ends[1], space, sizeof space, MSG_DONTWAIT));
+    T(write(fd, "still here", 10));
+    tell("read A 10");
+    T(close(fd));
+    tell("drain A");
+}
+
 /* A program of its own: it has inherited no socket. */
 CASE(passed_to_another_program) {
     int ends[2], fd = accepted("A"), listening = listener(), port = port_of(listening);

@@ -386,6 +386,22 @@ CASE(pwait) {
     T(epoll_pwait2(set, &event, 1, &ten, NULL));
 }
 
+/* A mask has its size, which counts only where there is one. */
+CASE(sizes_of_masks) {
+    int set = T(epoll_create1(0)), fd = accepted("A");
+    struct epoll_event event;
+    sigset_t none;
+    sigemptyset(&none);
+    struct timespec zero = {0, 0};
+    T(add(set, fd, EPOLLOUT, 1));
+    for (size_t size = 0; size <= 16; size += 4) {
+        T(syscall(SYS_epoll_pwait, set, &event, 1, 0, &none, size));
+        T(syscall(SYS_epoll_pwait2, set, &event, 1, &zero, &none, size));
+    }
+    T(syscall(SYS_epoll_pwait, set, &event, 1, 0, NULL, (size_t)5));
+    T(syscall(SYS_epoll_pwait2, set, &event, 1, &zero, NULL, (size_t)5));
+}
+
 CASE(others_beside_ours) {
     int set = T(epoll_create1(0)), fd = accepted("A"), event = T(eventfd(0, 0)), ends[2];
     T(pipe(ends));
