@@ -144,7 +144,7 @@ impl Bed<'_> {
         let to = from + (seconds * 1e9) as u64;
         let counts = RefCell::new(Vec::new());
         let (server, router) = (self.testbed.server(arm), self.testbed.router(arm));
-        let look = || -> Result<(u64, f64, f64)> {
+        let look = || -> Result<(u64, Received, Received)> {
             Ok((sys::monotonic_ns(), received(server, "eth0")?, received(router, "out")?))
         };
         let (busy, others) = busy_between(ARMS[arm], (from, to), &[], || counts.borrow_mut().push(look()));
@@ -152,10 +152,11 @@ impl Bed<'_> {
         if let Some(daemon) = &mut self.daemon {
             daemon.check()?;
         }
-        let counts: Result<Vec<(u64, f64, f64)>> = counts.into_inner().into_iter().collect();
+        let counts: Result<Vec<(u64, Received, Received)>> = counts.into_inner().into_iter().collect();
         let [first, last] = counts?[..] else { bail!("the window of measurement had no two ends") };
         let passed = (last.0 - first.0) as f64 / 1e9;
-        let (forwarded, offered) = ((last.1 - first.1) / passed, (last.2 - first.2) / passed);
+        let [behind, before] = [last.1 - first.1, last.2 - first.2];
+        let (forwarded, offered) = (behind.datagrams(before) / passed, before.packets / passed);
         ensure!(forwarded > 0.0, "nothing of {offered:.0} packets/s is forwarded");
         let share = busy.get(self.options.server_core).copied().unwrap_or(100.0) / 100.0;
         let figures = vec![forwarded / share.max(0.01), forwarded, offered];
@@ -187,12 +188,40 @@ impl Bed<'_> {
     }
 }
 
-/// Packets that a device of a host has received.
-fn received(host: &Host, device: &str) -> Result<f64> {
+/// What a device has received, with link headers.
+#[derive(Clone, Copy)]
+struct Received {
+    packets: f64,
+    bytes: f64,
+}
+
+impl Received {
+    /// How many packets like those that were offered: one that has been put together counts as what it was, though its
+    /// headers stand there once.
+    fn datagrams(self, offered: Received) -> f64 {
+        /// Ethernet, IPv4 and UDP.
+        const HEADERS: f64 = 14.0 + 20.0 + 8.0;
+        let data = offered.bytes / offered.packets.max(1.0) - HEADERS;
+        (self.bytes - self.packets * HEADERS) / data.max(1.0)
+    }
+}
+
+impl std::ops::Sub for Received {
+    type Output = Received;
+
+    fn sub(self, before: Received) -> Received {
+        Received { packets: self.packets - before.packets, bytes: self.bytes - before.bytes }
+    }
+}
+
+fn received(host: &Host, device: &str) -> Result<Received> {
     host.enter(|| {
         let text = fs::read_to_string("/proc/thread-self/net/dev")?;
         let line = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'));
-        let packets = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        packets.with_context(|| format!("no counters of {device}"))
+        let mut numbers = line.into_iter().flat_map(str::split_whitespace).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(bytes)), Some(Ok(packets))) => Ok(Received { packets, bytes }),
+            _ => bail!("no counters of {device}"),
+        }
     })?
 }

@@ -19,6 +19,7 @@
 //! sent, since no packet leaves by the link that it came from.
 
 mod cut;
+mod merge;
 mod packet;
 mod refusal;
 mod stage;

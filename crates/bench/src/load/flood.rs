@@ -192,7 +192,11 @@ fn frame(own: [u8; 6], mac: [u8; 6], source: Ipv4Addr, target: SocketAddrV4) -> 
     .emit(packet);
     let datagram = &mut packet[ipv4::MIN_HEADER_LEN..];
     let len = datagram.len() as u16;
-    udp::Header { source_port: 40_000, destination_port: target.port(), len, checksum: 0 }.emit(datagram);
+    let header = udp::Header { source_port: 40_000, destination_port: target.port(), len, checksum: 0 };
+    header.emit(datagram);
+    let pseudo = checksum::pseudo_header(source, *target.ip(), ipv4::PROTOCOL_UDP, datagram.len());
+    let checksum = checksum::finish(checksum::add(pseudo, checksum::sum(datagram)));
+    udp::Header { checksum, ..header }.emit(datagram);
     frame
 }
 

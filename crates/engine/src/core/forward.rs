@@ -80,6 +80,7 @@ impl Core {
         }
         let interface = |net: usize| self.nets[net].interface().clone();
         let stands = self.policy.class(class).settings.stands();
+        let merges = self.nets[to].device.facts().offload.segmentation;
         let names = [from, to].map(|net| self.nets[net].device.name().to_owned());
         let attributes = Attributes::new()
             .with(Name::PathName, Value::Text(format!("forward {} {}", names[0], names[1]).into()))
@@ -87,7 +88,7 @@ impl Core {
             .with(Name::Device, Value::Device(DeviceId(from as u16)));
         let stages: Vec<Box<dyn scoutline_path::Stage>> = vec![
             Box::new(EthStage::new(interface(from), ANY_IP as u16)),
-            Box::new(ForwardStage::new(interface(from), interface(to))),
+            Box::new(ForwardStage::new(interface(from), interface(to), merges)),
             Box::new(OutStage::new(interface(to))),
         ];
         let mut limits = self.limits_of(class);

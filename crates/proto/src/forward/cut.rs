@@ -98,7 +98,12 @@ pub(super) fn fragments(packet: &[u8], mtu: u16, facts: &Facts, into: &mut Burst
 }
 
 /// Makes an IPv4 header true for a piece.
-fn set_lengths(header: &mut [u8], total_len: u16, identification: u16, fragment: Option<(u16, bool)>) {
+pub(super) fn set_lengths(
+    header: &mut [u8],
+    total_len: u16,
+    identification: u16,
+    fragment: Option<(u16, bool)>,
+) {
     header[2..4].copy_from_slice(&total_len.to_be_bytes());
     header[4..6].copy_from_slice(&identification.to_be_bytes());
     if let Some((offset, more)) = fragment {
@@ -109,7 +114,7 @@ fn set_lengths(header: &mut [u8], total_len: u16, identification: u16, fragment:
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn message(packet: Vec<u8>, facts: Facts) -> Message {
+pub(super) fn message(packet: Vec<u8>, facts: Facts) -> Message {
     let len = packet.len() as u32;
     let body = Body::block(Block::from_bytes(packet.into_boxed_slice()), 0..len);
     Message { head: Head::default(), body, facts }

@@ -120,14 +120,27 @@ impl Packet {
 
     /// Leaves the transport checksum to the device, where there is one: the field gets the pseudo-header's sum.
     pub(super) fn make_partial(&self, packet: &mut [u8]) -> Checksum {
-        let Some(Transport { field, .. }) = self.transport.filter(|_| !self.has_no_checksum(packet)) else {
+        if self.has_no_checksum(packet) {
             return Checksum::Complete;
-        };
+        }
+        self.begin_checksum(packet)
+    }
+
+    /// The same for a packet whose field says nothing.
+    pub(super) fn begin_checksum(&self, packet: &mut [u8]) -> Checksum {
+        let Some(Transport { field, .. }) = self.transport else { return Checksum::Complete };
         let len = packet.len() - self.upper_at;
         let sum = checksum::pseudo_header(self.source, self.destination, self.protocol, len);
         let at = self.upper_at + usize::from(field);
         packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         Checksum::Partial { start: self.upper_at as u16, offset: field }
+    }
+
+    /// Whether its checksum is right; there has to be one.
+    pub(super) fn is_intact(&self, packet: &[u8]) -> bool {
+        let upper = &packet[self.upper_at..];
+        let pseudo = checksum::pseudo_header(self.source, self.destination, self.protocol, upper.len());
+        !self.has_no_checksum(packet) && checksum::is_valid(checksum::add(pseudo, checksum::sum(upper)))
     }
 
     /// A datagram whose sender made no checksum (RFC 768; RFC 6935 for tunnels over IPv6).

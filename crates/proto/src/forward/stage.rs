@@ -6,9 +6,9 @@ use scoutline_base::{Address, Time};
 use scoutline_path::{Body, Burst, Checksum, Context, DropReason, Facts, Message, Segmentation, Stage};
 use scoutline_wire::{checksum, ethernet};
 
-use super::cut;
 use super::packet::Packet;
 use super::refusal::{Refusal, Told, report};
+use super::{cut, merge};
 use crate::eth::{ANY_IP, EthStage};
 use crate::{Interface, NextHop};
 
@@ -16,14 +16,17 @@ use crate::{Interface, NextHop};
 pub struct ForwardStage {
     from: Rc<Interface>,
     to: Rc<Interface>,
+    /// The device that they leave by takes datagrams that have been put together.
+    merges: bool,
     forwarded: u64,
     errors: u64,
 }
 
 impl ForwardStage {
-    /// A stage for packets that come in at one interface and leave by another.
-    pub fn new(from: Rc<Interface>, to: Rc<Interface>) -> ForwardStage {
-        ForwardStage { from, to, forwarded: 0, errors: 0 }
+    /// A stage for packets that come in at one interface and leave by another; `merges`: its device cuts super-segments of
+    /// UDP itself.
+    pub fn new(from: Rc<Interface>, to: Rc<Interface>, merges: bool) -> ForwardStage {
+        ForwardStage { from, to, merges, forwarded: 0, errors: 0 }
     }
 
     /// RFC 1812 §5.2, RFC 8200 §3: a packet whose link header has been stripped goes to `onward`, in one piece or several.
@@ -54,6 +57,9 @@ impl ForwardStage {
         // What is known to be right may be partial as it stands: whoever sends it completes it.
         message.facts.checksum = match message.facts.checksum {
             Checksum::Verified => header.make_partial(packet),
+            Checksum::Unverified if self.merges && merge::is_fit(&header) && header.is_intact(packet) => {
+                header.make_partial(packet)
+            }
             _ => Checksum::Complete,
         };
         let Some(how) = message.facts.segmentation else {
@@ -156,6 +162,9 @@ impl Stage for ForwardStage {
                     }
                 }
             }
+        }
+        if self.merges && burst.len() > 1 {
+            merge::merge(burst, ethernet::HEADER_LEN, context.segment_len as usize);
         }
     }
 

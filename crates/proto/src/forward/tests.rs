@@ -1,4 +1,5 @@
 mod ip6;
+mod merge;
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -53,7 +54,7 @@ impl Router {
         to.neighbours.borrow_mut().learn(FAR, FAR_LINK, true, Time::from_millis(1));
         let stages: Vec<Box<dyn Stage>> = vec![
             Box::new(EthStage::new(Rc::clone(from), ANY_IP as u16)),
-            Box::new(ForwardStage::new(Rc::clone(from), Rc::clone(&to))),
+            Box::new(ForwardStage::new(Rc::clone(from), Rc::clone(&to), true)),
             Box::new(OutStage::new(Rc::clone(&to))),
         ];
         let new = NewPath { stages, attributes: Attributes::new() };
