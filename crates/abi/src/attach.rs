@@ -14,7 +14,7 @@
 //! FILE                      →     + the file
 //!                           ←     OK value = file number
 //! SETTLE                    →
-//!                           ←     OK once the engines know of each process that had ended before
+//!                           ←     OK once what ended processes held is released
 //! FORK                      →
 //!                           ←     OK value = child's record       + a connection for the child
 //! ```
@@ -38,7 +38,7 @@ pub mod kind {
     pub const FILE: u32 = 5;
     /// `value` is the set that whoever sleeps on it is to look at: an epoll that several processes have was changed.
     pub const WAKE_SET: u32 = 6;
-    /// A port is taken, perhaps by a process that has ended: the answer comes when the engines have been told of those.
+    /// A port is taken, perhaps by a process that has ended: the answer comes when the engines have released what those held.
     pub const SETTLE: u32 = 7;
     /// Answer: done.
     pub const OK: u32 = 100;

@@ -23,7 +23,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -44,6 +46,8 @@ use program::Program;
 
 /// Programs attached at a time: each may map gigabytes of address space.
 const MAX_PROGRAMS: usize = 64;
+/// SETTLE is answered after that in any case: what engines release, programs can write as well.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 /// Connections that have not attached yet.
 const MAX_STRANGERS: usize = 64;
 
@@ -92,8 +96,10 @@ pub(crate) struct AttachServer {
     next_connection: u32,
     next_region: u32,
     complaints: Complaints,
-    /// Connections that asked for SETTLE.
-    settling: Vec<u32>,
+    /// Processes that are gone, as long as an engine has not released what they held.
+    leaving: Vec<(Arc<Region>, u32)>,
+    /// Connections that asked for SETTLE, and when.
+    settling: Vec<(u32, Instant)>,
 }
 
 impl AttachServer {
@@ -107,6 +113,7 @@ impl AttachServer {
             next_connection: 0,
             next_region: 1,
             complaints: Complaints::default(),
+            leaving: Vec::new(),
             settling: Vec::new(),
         })
     }
@@ -238,7 +245,7 @@ impl AttachServer {
             kind::FORK => self.on_fork(id, message),
             kind::WAKE_SET => self.on_wake_set(id, message.value, engine),
             kind::SETTLE => {
-                self.settling.push(id);
+                self.settling.push((id, Instant::now()));
                 Ok(())
             }
             other => Err(format!("a message of unknown kind {other}")),
@@ -356,14 +363,45 @@ impl AttachServer {
         Ok(())
     }
 
-    /// All that was to be read when SETTLE was has been read: whoever had ended before that is known.
+    /// Whether somebody waits until the engines have released what ended processes held.
+    pub(crate) fn is_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    /// Answers who asked for SETTLE, once no end of a process is left that the engines do not know.
     pub(crate) fn on_round(&mut self, engine: &impl EngineLink) {
-        for id in std::mem::take(&mut self.settling) {
+        self.forget_left();
+        if self.settling.is_empty() {
+            return;
+        }
+        let settled = self.leaving.is_empty() && !self.has_hung_up();
+        for (id, since) in std::mem::take(&mut self.settling) {
+            if !settled && since.elapsed() < SETTLE_PATIENCE {
+                self.settling.push((id, since));
+                continue;
+            }
             let Some(connection) = self.connections.get(&id) else { continue };
             if send(connection.socket.as_fd(), &Message::new(kind::OK, 0), &[]).is_err() {
                 self.disconnect(id, engine);
             }
         }
+    }
+
+    fn forget_left(&mut self) {
+        self.leaving.retain(|(region, record)| {
+            region.process(*record).is_some_and(|process| process.alive.load(Ordering::Acquire) != 0)
+        });
+    }
+
+    /// Of one that is gone, messages may still be there to be read, one in each round.
+    fn has_hung_up(&self) -> bool {
+        let mut fds: Vec<_> = self
+            .connections
+            .values()
+            .map(|connection| PollFd::from_borrowed_fd(connection.socket.as_fd(), PollFlags::empty()))
+            .collect();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
     }
 
     /// A file to send from. Refusals are ordinary: the shim copies then.
@@ -398,6 +436,7 @@ impl AttachServer {
     }
 
     fn on_fork(&mut self, id: u32, message: &Message) -> Result<(), Fault> {
+        self.forget_left(); // a record that is free is another's from here on
         let (socket, process, program) = self.parts(id)?;
         let Some(record) = program.take_record(0) else {
             refuse(socket, Errno::AGAIN, "too many processes of one program");
@@ -451,6 +490,7 @@ impl AttachServer {
         let Some(Process { region, record, sets }) = connection.attached else { return };
         let Some(program) = self.programs.get_mut(&region) else { return };
         program.leave(record);
+        self.leaving.push((Arc::clone(&program.region), record));
         engine.send(Command::ProcessGone { region, process: record });
         for set in sets {
             if program.drop_set(set) {

@@ -139,7 +139,8 @@ impl Plane {
             tokens.push(Token::Tool(id));
             fds.push(PollFd::from_borrowed_fd(fd, flags));
         }
-        let round = if self.control.awaits_engine() { SHORT_ROUND } else { ROUND };
+        let round =
+            if self.control.awaits_engine() || self.attach.is_settling() { SHORT_ROUND } else { ROUND };
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(round.subsec_nanos()) };
         match rustix::event::poll(&mut fds, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}

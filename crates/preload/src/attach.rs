@@ -238,12 +238,13 @@ pub(crate) fn wake_set(set: u32) {
     });
 }
 
-/// The engines are told of each process that has ended by now.
-pub(crate) fn settle() {
-    undisturbed(|| {
-        let _held = REQUESTS.lock();
-        let _ = request(Message::new(kind::SETTLE, 0), true);
-    });
+/// Waits until what processes held that have ended is released. False: that cannot be.
+pub(crate) fn settle() -> bool {
+    is_owner()
+        && undisturbed(|| {
+            let _held = REQUESTS.lock();
+            request(Message::new(kind::SETTLE, 0), true).is_ok()
+        })
 }
 
 /// Sends a request to the daemon, and waits for its answer if it has one. For who holds `REQUESTS`.

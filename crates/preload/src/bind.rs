@@ -151,13 +151,13 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> isize {
     }
     options::on_listen(socket);
     let backlog = u64::from(backlog.cast_unsigned()); // below zero is very much, as on Linux
-    call::call(call_op::LISTEN, socket.index, [backlog, 0, 0, 0]).min(0) as isize
+    ask_for_port(call_op::LISTEN, socket, [backlog, 0, 0, 0]).min(0) as isize
 }
 
 /// A datagram socket of ours that nobody has bound gets a port.
 pub(crate) fn bind_anywhere(socket: Socket) -> isize {
     let [high, low] = without_port(socket).address.words();
-    let done = ask_for_port(socket, [low, 0, sharing(socket), high]);
+    let done = ask_for_port(call_op::BIND, socket, [low, 0, sharing(socket), high]);
     // As Linux's `inet_autobind` has it.
     if done == -libc::EADDRINUSE { err(libc::EAGAIN) } else { done.min(0) as isize }
 }
@@ -174,17 +174,16 @@ pub(crate) fn bind_slot(fd: c_int, socket: Socket, to: Name) -> isize {
     options::keep(socket, kept::V6_ONLY, v6_only);
     let bits = sharing(socket) | u64::from(v6_only) << 2;
     let [high, low] = to.address.words();
-    ask_for_port(socket, [low, u64::from(to.port), bits, high]).min(0) as isize
+    ask_for_port(call_op::BIND, socket, [low, u64::from(to.port), bits, high]).min(0) as isize
 }
 
 /// What a process had is free when it has ended: nobody is told that a port is taken by one that its parent has waited for.
-fn ask_for_port(socket: Socket, arguments: [u64; 4]) -> c_int {
-    let done = call::call(call_op::BIND, socket.index, arguments);
-    if done != -libc::EADDRINUSE {
-        return done;
+fn ask_for_port(op: u32, socket: Socket, arguments: [u64; 4]) -> c_int {
+    let ask = || call::call(op, socket.index, arguments);
+    match ask() {
+        taken if taken == -libc::EADDRINUSE && attach::settle() => ask(),
+        done => done,
     }
-    attach::settle();
-    call::call(call_op::BIND, socket.index, arguments)
 }
 
 /// SO_REUSEADDR and SO_REUSEPORT, as BIND has them.

@@ -15,17 +15,23 @@ use crate::socket::{Socket, State};
 use crate::supervisor::{Supervisor, time_limit};
 use crate::{standin, sys, target};
 
-/// A knock at a listening stand-in.
+/// Strangers' connections that one `accept` closes: a queue of them.
+const MAX_STRANGERS: usize = standin::BACKLOG as usize;
+
+/// One in the queue of a listening stand-in.
 pub(crate) struct Waiting {
-    /// The name of our end of it, by which it is known when it is taken.
+    /// The name of its other end, by which it is known when it is taken.
     end: Vec<u8>,
     what: What,
 }
 
 enum What {
-    /// Our end.
+    /// Our end of a knock.
     Knock(OwnedFd),
+    /// A connection has that end.
     Joined(Connection),
+    /// A call has taken this connection, and the program has not; with its end. What is in the queue keeps its place.
+    Given(OwnedFd, Connection),
 }
 
 /// A connection that has an end for the program.
@@ -33,37 +39,55 @@ pub(crate) struct Connection {
     /// Its number among the sockets.
     pub(crate) id: u64,
     /// Who has connected, unless it has reset the connection already.
-    from: Option<Vec<u8>>,
+    peer: Option<Vec<u8>>,
 }
 
 impl Supervisor {
     /// Connections have come to a listening socket.
     pub(crate) fn on_connection(&mut self, id: u64) {
-        while self.announce(id).unwrap_or(false) && self.is_shared(id) {}
+        self.announce_all(id);
         self.retry(id);
+    }
+
+    /// A knock has arrived, or has failed.
+    pub(crate) fn on_knock(&mut self, id: u64) {
+        if let Some(State::Listening { waiting, .. }) = self.state(id) {
+            waiting.retain(|waiting| !matches!(&waiting.what, What::Knock(ours) if sys::hung_up(ours)));
+        }
+        self.retry(id);
+    }
+
+    fn announce_all(&mut self, id: u64) {
+        while self.announce(id).unwrap_or(false) && self.is_shared(id) {}
     }
 
     /// Knocks for a connection of the path's queue, if there is one and the program would have room for it.
     fn announce(&mut self, id: u64) -> io::Result<bool> {
+        let is_shared = self.is_shared(id);
         let Some(Socket { state: State::Listening { waiting, backlog, .. }, inner, .. }) =
             self.sockets.get(&id)
         else {
             return Ok(false);
         };
-        if !sys::readable(inner) {
+        // What is on its way is enough.
+        let is_expected =
+            matches!(waiting.back(), Some(Waiting { what: What::Knock(ours), .. }) if !sys::writable(ours));
+        if is_expected || !sys::readable(inner) {
             return Ok(false);
         }
-        if waiting.len() >= *backlog && self.is_shared(id) {
+        if waiting.len() >= *backlog && is_shared {
             self.forget_taken(id);
         }
-        let Some(State::Listening { name, waiting, backlog, shared, .. }) = self.state(id) else {
-            return Ok(false);
-        };
+        let Some(State::Listening { name, waiting, backlog }) = self.state(id) else { return Ok(false) };
         if waiting.len() >= *backlog {
+            if is_shared {
+                self.full.insert(id);
+            }
             return Ok(false);
         }
-        let (shared, (ours, end)) = (*shared, standin::knock(name)?);
-        let what = if shared {
+        let (ours, end) = standin::knock(name)?;
+        let what = if is_shared {
+            standin::end_with_its_owner(&ours)?;
             What::Joined(self.join(id, ours, true)?)
         } else {
             if !sys::writable(&ours) {
@@ -78,30 +102,32 @@ impl Supervisor {
         Ok(true)
     }
 
-    /// Joins the next connection of the path's queue to our end of a knock; `WouldBlock`: there is none.
+    /// Joins the next connection of the path's queue to our end of a knock; EAGAIN: there is none.
     fn join(&mut self, id: u64, ours: OwnedFd, waits: bool) -> io::Result<Connection> {
-        let Some(socket) = self.sockets.get(&id) else { return Err(io::ErrorKind::NotFound.into()) };
-        let connection = sys::accept(&socket.inner)?;
+        let listener = self.sockets.get(&id).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let connection = sys::accept(&listener.inner)?;
         self.poll.remove(&ours);
-        let from = sys::name(libc::getpeername, &connection).ok();
-        let socket = Socket::accepted(connection, ours, waits.then_some(id))?;
-        Ok(Connection { id: self.insert(socket), from })
+        let peer = sys::name(libc::getpeername, &connection).ok();
+        let id = self.insert(Socket::accepted(connection, ours, waits.then_some(id))?)?;
+        Ok(Connection { id, peer })
     }
 
     fn is_shared(&self, id: u64) -> bool {
-        let state = self.sockets.get(&id).map(|socket| &socket.state);
-        matches!(state, Some(State::Listening { shared: true, .. }))
+        self.sockets.get(&id).is_some_and(|socket| socket.shared)
     }
 
     /// A socket is passed on: what waits at it is whoever's that takes it.
     pub(crate) fn share(&mut self, id: u64) {
-        let Some(State::Listening { waiting, shared, .. }) = self.state(id) else { return };
-        *shared = true;
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if std::mem::replace(&mut socket.shared, true) {
+            return;
+        }
+        let Some(State::Listening { waiting, .. }) = self.state(id) else { return };
         for Waiting { end, what } in std::mem::take(waiting) {
             let what = match what {
                 // What knocked may have gone away.
                 What::Knock(ours) => self.join(id, ours, true).map(What::Joined),
-                joined @ What::Joined(_) => Ok(joined),
+                joined => Ok(joined),
             };
             if let (Ok(what), Some(State::Listening { waiting, .. })) = (what, self.state(id)) {
                 waiting.push_back(Waiting { end, what });
@@ -110,31 +136,43 @@ impl Supervisor {
         self.on_connection(id);
     }
 
-    fn state(&mut self, id: u64) -> Option<&mut State> {
+    pub(crate) fn state(&mut self, id: u64) -> Option<&mut State> {
         Some(&mut self.sockets.get_mut(&id)?.state)
     }
 
-    /// What is in front of the stand-in no more was taken past us: the first ones.
+    /// What is in front of the stand-in no more was taken past us: the first of what has arrived there.
     fn forget_taken(&mut self, id: u64) {
-        let Some(Socket { state: State::Listening { name, waiting, .. }, seen, inode, .. }) =
+        let Some(socket @ Socket { state: State::Listening { name, waiting, .. }, seen, .. }) =
             self.sockets.get(&id)
         else {
             return;
         };
-        let queued = match target::duplicate(seen.0, seen.1, *inode) {
+        let outer = socket.inode().and_then(|inode| target::duplicate(seen.0, seen.1, inode));
+        let queued = match outer {
             Ok(outer) => sys::queued_connections(&outer),
             // Others have it, and not the program.
             Err(_) => standin::queued_connections(name),
         };
-        let is_queued = |waiting: &&Waiting| {
-            let arriving = waiting.joined().and_then(|id| self.sockets.get(&id)?.arriving.as_ref());
-            arriving.is_some_and(|arriving| arriving.queued)
-        };
-        let taken = waiting.iter().filter(is_queued).count().saturating_sub(queued);
-        let Some(State::Listening { waiting, .. }) = self.state(id) else { return };
-        for taken in waiting.drain(..taken).collect::<Vec<_>>() {
-            self.leave(&taken);
+        let Some(queued) = queued else { return };
+        let here: Vec<usize> = waiting
+            .iter()
+            .enumerate()
+            .filter(|(_, waiting)| waiting.joined().is_some_and(|id| self.is_queued(id)))
+            .map(|(at, _)| at)
+            .collect();
+        let taken = here.len().saturating_sub(queued);
+        for &at in here[..taken].iter().rev() {
+            if let Some(State::Listening { waiting, .. }) = self.state(id)
+                && let Some(taken) = waiting.remove(at)
+            {
+                self.leave(&taken);
+            }
         }
+    }
+
+    fn is_queued(&self, id: u64) -> bool {
+        let arriving = self.sockets.get(&id).and_then(|socket| socket.arriving.as_ref());
+        arriving.is_some_and(|arriving| arriving.queued)
     }
 
     /// A connection waits at its listening socket no more, and the program has not got it by a call.
@@ -147,26 +185,34 @@ impl Supervisor {
         }
     }
 
-    /// Of a connection that waits: it is in the queue now; or its end is used, and so has been taken past us.
-    pub(crate) fn see_arrival(&mut self, id: u64) {
+    /// Of a connection that waits: it is in the queue now; or its end is used, and so has been taken past us. False: it is
+    /// on its way there, or will never be.
+    pub(crate) fn see_arrival(&mut self, id: u64) -> bool {
         let Some(Socket { arriving: Some(arriving), peer: Some(peer), .. }) = self.sockets.get_mut(&id)
         else {
-            return;
+            return true;
         };
-        let (events, at) = (sys::events(peer, libc::POLLIN | libc::POLLOUT), arriving.at);
-        let (before, used) = (arriving.queued, events & libc::POLLIN != 0);
-        arriving.queued |= events & libc::POLLOUT != 0;
-        if arriving.queued == before && !used {
-            return;
+        let events = sys::events(peer, libc::POLLIN | libc::POLLOUT);
+        let (at, was_queued) = (arriving.at, arriving.queued);
+        let failed = !was_queued && events & (libc::POLLERR | libc::POLLHUP) != 0;
+        arriving.queued |= !failed && events & libc::POLLOUT != 0;
+        let (is_queued, is_used) = (arriving.queued, events & libc::POLLIN != 0);
+        if failed || is_queued && is_used {
+            if let Some(State::Listening { waiting, .. }) = self.state(at)
+                && let Some(place) = waiting.iter().position(|waiting| waiting.joined() == Some(id))
+                && let Some(taken) = waiting.remove(place)
+            {
+                self.leave(&taken);
+            }
+            if failed {
+                self.remove(id);
+            }
+        } else if is_queued == was_queued {
+            return is_queued;
         }
-        if used
-            && let Some(State::Listening { waiting, .. }) = self.state(at)
-            && let Some(place) = waiting.iter().position(|waiting| waiting.joined() == Some(id))
-            && let Some(taken) = waiting.remove(place)
-        {
-            self.leave(&taken);
-        }
+        self.watch(id);
         self.on_connection(at);
+        !failed
     }
 
     /// A socket listens no more: its stand-in resets what waits.
@@ -181,7 +227,7 @@ impl Supervisor {
         }
     }
 
-    /// The next connection, as the program is to have it; `WouldBlock`: there is none.
+    /// The next connection, as the program is to have it; EAGAIN: there is none.
     fn next_connection(
         &mut self,
         on: On<'_>,
@@ -189,26 +235,31 @@ impl Supervisor {
         flags: i32,
     ) -> io::Result<(OwnedFd, Connection)> {
         let mut announced = false;
-        loop {
-            let Some(State::Listening { waiting, ready, .. }) = self.state(on.id) else {
+        for _ in 0..MAX_STRANGERS {
+            let is_shared = self.is_shared(on.id);
+            let Some(State::Listening { waiting, .. }) = self.state(on.id) else {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             };
-            if let Some(before) = ready.pop_front() {
-                return Ok(before);
-            }
-            match standin::open(outer, flags) {
+            match standin::open(outer, flags, is_shared) {
                 Ok((theirs, end)) => {
                     let at = waiting.iter().position(|waiting| waiting.end == end);
                     let joined = match at.and_then(|at| waiting.remove(at)).map(|taken| taken.what) {
                         Some(What::Joined(connection)) => Ok(connection),
+                        Some(What::Given(before, connection)) => return Ok((before, connection)),
                         Some(What::Knock(ours)) => self.join(on.id, ours, false),
                         // A stranger's connection is closed.
                         None => continue,
                     };
                     match joined {
+                        Ok(connection) => return Ok((theirs, connection)),
                         // Who knocked has gone away.
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        joined => return Ok((theirs, joined?)),
+                        Err(error) => {
+                            // It waits on, and is to be seen.
+                            drop(theirs);
+                            let _ = self.announce(on.id);
+                            return Err(error);
+                        }
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !announced => {
@@ -218,6 +269,7 @@ impl Supervisor {
                 Err(error) => return Err(error),
             }
         }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
     pub(crate) fn accept(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -244,8 +296,8 @@ impl Supervisor {
                 next => next?,
             };
         self.announce_next(on.id);
-        let told = match &connection.from {
-            Some(from) if at != 0 => target::write_sized(on.call.thread, at, len_at, from),
+        let told = match &connection.peer {
+            Some(peer) if at != 0 => target::write_sized(on.call.thread, at, len_at, peer),
             _ => Ok(()),
         };
         self.adopt(on, connection.id, &theirs)?;
@@ -256,31 +308,34 @@ impl Supervisor {
 
     /// Whoever waits for the next connection is told of it.
     fn announce_next(&mut self, id: u64) {
-        if let Some(State::Listening { waiting, shared, .. }) = self.state(id)
-            && (*shared || waiting.is_empty())
-        {
-            let _ = self.announce(id);
+        let is_next = matches!(self.state(id), Some(State::Listening { waiting, .. }) if waiting.is_empty());
+        if is_next || self.is_shared(id) {
+            self.announce_all(id);
         }
     }
 
     /// A connection is given to the program, with all that has come.
     fn adopt(&mut self, on: On<'_>, id: u64, theirs: &OwnedFd) -> Result<(), Reply> {
         let reported = self.socket(on)?.reported;
+        if let Err(error) = self.name(id, theirs) {
+            self.remove(id);
+            return Err(error.into());
+        }
         let mut space = std::mem::take(&mut self.space);
         if let Some(socket) = self.sockets.get_mut(&id) {
             (socket.arriving, socket.reported) = (None, reported);
             socket.bring(&mut space);
         }
         self.space = space;
-        Ok(self.name(id, theirs)?)
+        Ok(())
     }
 
-    /// A connection that a call was to have, and that nobody has taken, is the next one.
+    /// A connection that a call was to have, and that the program has not got, waits again.
     pub(crate) fn put_back(&mut self, listener: u64, connection: Connection, theirs: OwnedFd) {
-        if let Some(State::Listening { name, ready, .. }) = self.state(listener) {
-            ready.push_back((theirs, connection));
-            // Somebody may wait for it. Of this nothing but its place in the queue is used.
-            let _ = standin::knock(name);
+        if let Some(State::Listening { name, waiting, .. }) = self.state(listener)
+            && let Ok((_, end)) = standin::knock(name)
+        {
+            waiting.push_back(Waiting { end, what: What::Given(theirs, connection) });
         }
         self.retry(listener);
     }
@@ -290,7 +345,7 @@ impl Waiting {
     fn joined(&self) -> Option<u64> {
         match &self.what {
             What::Joined(connection) => Some(connection.id),
-            What::Knock(_) => None,
+            What::Knock(_) | What::Given(..) => None,
         }
     }
 }

@@ -108,7 +108,7 @@ impl Supervisor {
 
     /// The program's end of the socket that a call is about.
     pub(crate) fn end_of(&mut self, on: On<'_>) -> Result<OwnedFd, Reply> {
-        let inode = self.socket(on)?.inode;
+        let inode = self.socket(on)?.inode()?;
         let held = on.held.map(OwnedFd::try_clone);
         Ok(held.unwrap_or_else(|| target::duplicate(on.call.thread, on.call.fd(), inode))?)
     }
@@ -155,13 +155,15 @@ impl Supervisor {
         sys::listen(&socket.inner, wanted)?;
         if let State::Fresh = socket.state {
             let name = standin::listen(&self.end_of(on)?)?;
-            let (waiting, ready) = (VecDeque::new(), VecDeque::new());
-            self.socket(on)?.state = State::Listening { name, waiting, ready, backlog: 0, shared: false };
+            self.socket(on)?.state = State::Listening { name, waiting: VecDeque::new(), backlog: 0 };
         }
+        let most = self.backlog;
         if let State::Listening { backlog, .. } = &mut self.socket(on)?.state {
             // As Linux has it, below zero is very much.
-            *backlog = (wanted.cast_unsigned() as usize).clamp(1, standin::BACKLOG as usize);
+            *backlog = (wanted.cast_unsigned() as usize).clamp(1, most);
         }
+        // There may be room for what waits.
+        self.on_connection(on.id);
         Ok(Reply::Now(Answer::Value(0)))
     }
 
@@ -225,6 +227,8 @@ impl Supervisor {
         let socket = self.socket(on)?;
         (socket.peer, socket.state, socket.error) = (None, State::Fresh, 0);
         socket.watched.0 = None;
+        // It listens no more: whoever waits for a connection is told so.
+        self.retry(on.id);
         Ok(Reply::Now(Answer::Value(0)))
     }
 
@@ -303,7 +307,7 @@ impl Supervisor {
             }
         }
         if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-            let inode = socket.inode;
+            let inode = socket.inode()?;
             let outer = || target::duplicate(on.call.thread, on.call.fd(), inode);
             let error = socket.take_error(outer);
             if error != 0 {
@@ -367,7 +371,7 @@ impl Supervisor {
 
     fn create(&mut self, call: &Call) -> io::Result<Reply> {
         let (socket, outer) = Socket::create(call)?;
-        let id = self.insert(socket);
+        let id = self.insert(socket)?;
         if let Err(error) = self.name(id, &outer) {
             self.remove(id);
             return Err(error);

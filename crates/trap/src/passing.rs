@@ -7,8 +7,10 @@ use crate::{sys, target};
 /// `struct mmsghdr` and `struct cmsghdr`.
 const MESSAGE: u64 = 64;
 const HEAD: usize = 16;
-/// More control data than a message may carry that passes 253 descriptors.
-const MAX_CONTROL: u64 = 4096;
+/// Control data that is looked at: 253 descriptors (`SCM_MAX_FD`), each with a header of its own.
+const MAX_CONTROL: u64 = 253 * 24;
+/// Descriptors that are looked up for one call.
+const MAX_LOOKUPS: usize = 1024;
 
 impl Supervisor {
     /// A message leaves by a socket that is not ours: what it passes others will have as well.
@@ -19,9 +21,10 @@ impl Supervisor {
             libc::SYS_sendmmsg => count.min(libc::UIO_MAXIOV as u64),
             _ => return,
         };
+        let mut lookups = 0..MAX_LOOKUPS;
         for message in 0..count {
             let control = control(call.thread, at.wrapping_add(message * MESSAGE)).unwrap_or_default();
-            for fd in passed(&control) {
+            for (fd, _) in passed(&control).into_iter().zip(&mut lookups) {
                 let inode = target::descriptor(call.thread, fd).map(|found| found.inode);
                 if let Some(&id) = inode.and_then(|inode| self.by_inode.get(&inode)) {
                     self.share(id);

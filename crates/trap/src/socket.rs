@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::arrivals::{Connection, Waiting};
+use crate::arrivals::Waiting;
 use crate::datagram::Datagram;
 use crate::listener::Call;
 use crate::standin::{self, Attempt};
@@ -28,10 +28,10 @@ const BUFFER: i32 = 1 << 20;
 
 /// See the module.
 pub(crate) struct Socket {
-    /// The program's end, as `/proc` names it; [`UNNAMED`]: it has not got it by a call.
-    pub(crate) inode: u64,
-    /// That its last descriptor is closed is told by this number; -1: it is not.
-    pub(crate) watch: i32,
+    /// The program's end, if it has got it by a call.
+    pub(crate) named: Option<Named>,
+    /// It has been passed on, perhaps to a program that we do not supervise.
+    pub(crate) shared: bool,
     /// It waits to be accepted.
     pub(crate) arriving: Option<Arriving>,
     /// Our end of what the program has, where there is one.
@@ -50,8 +50,14 @@ pub(crate) struct Socket {
     pub(crate) watched: (Option<u32>, Option<u32>),
 }
 
-/// No file has this inode number.
-pub(crate) const UNNAMED: u64 = 0;
+/// How the program's end of a socket is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Named {
+    /// As `/proc` names it.
+    pub(crate) inode: u64,
+    /// That its last descriptor is closed is told by this number.
+    pub(crate) watch: i32,
+}
 
 /// A connection that waits in front of a stand-in.
 pub(crate) struct Arriving {
@@ -75,12 +81,8 @@ pub(crate) enum State {
         name: Vec<u8>,
         /// What is in front of it.
         waiting: VecDeque<Waiting>,
-        /// Accepted for a call that has been interrupted, with the program's end.
-        ready: VecDeque<(OwnedFd, Connection)>,
         /// How much may be in front of it.
         backlog: usize,
-        /// It has been passed on, perhaps to a program that we do not supervise.
-        shared: bool,
     },
     Stream(Stream),
     /// A connection has failed, and the program does not know yet.
@@ -121,8 +123,8 @@ impl Socket {
 
     fn new(inner: OwnedFd, peer: Option<OwnedFd>, state: State) -> Socket {
         Socket {
-            inode: UNNAMED,
-            watch: -1,
+            named: None,
+            shared: false,
             arriving: None,
             peer,
             inner,
@@ -132,6 +134,11 @@ impl Socket {
             state,
             watched: (None, None),
         }
+    }
+
+    /// The inode of the program's end.
+    pub(crate) fn inode(&self) -> io::Result<u64> {
+        self.named.map(|named| named.inode).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
     /// Of an option that asks a stream for reports of errors: the socket that it is about, and its value.
@@ -154,9 +161,9 @@ impl Socket {
             // Each connection is an edge.
             State::Listening { .. } => (None, Some(input | edge)),
             State::Stream(stream) => {
-                let (peer, inner) = stream.interest();
                 let queued = self.arriving.as_ref().is_none_or(|arriving| arriving.queued);
-                (if queued { peer } else { Some(peer.unwrap_or(0) | output) }, inner)
+                // A TCP socket of the kernel's that has an end to tell before it is connected is connected no more.
+                if queued { stream.interest() } else { (Some(output), None) }
             }
             // Each datagram that the program takes is an edge; and an error, which may stay in a queue.
             State::Datagram(datagram) => {

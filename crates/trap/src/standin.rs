@@ -12,9 +12,11 @@
 //!   reset        our end closes with SO_LINGER 0
 //! ```
 //!
-//! Nobody else gets in: a connection is taken only if its other end is a socket of the supervisor's.
+//! Nobody else gets in: a connection is taken only if its other end is a socket of the supervisor's. (Who has been passed a
+//! listening one, and is not supervised, takes whatever has connected to it.)
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -33,6 +35,8 @@ const UNHEARD: u8 = 77;
 const HEARD: i32 = 64;
 /// Connections that may wait in front of a listening socket of the program, as many as Linux has by default.
 pub(crate) const BACKLOG: i32 = 4096;
+/// Seconds; Linux's `tcp_fin_timeout`.
+const ORPHAN_S: i32 = 60;
 
 /// An address of no family (AF_UNSPEC), by which `connect` ends a connection.
 pub(crate) const NOWHERE: [u8; 16] = [0; 16];
@@ -63,7 +67,7 @@ impl Attempt {
         sys::drop_resets(&ours)?;
         start(sys::kernel_connect(&ours, &name))?;
         sys::drop_by_ttl(outer, UNHEARD)?;
-        connect_without_waiting(outer, &our_name)?;
+        without_waiting(outer, || start(sys::kernel_connect(outer, &our_name)))?;
         Ok(Attempt { ours, our_name, name })
     }
 
@@ -135,16 +139,16 @@ fn start(connecting: io::Result<()>) -> io::Result<()> {
 }
 
 /// The program's own descriptor may wait; this must not.
-fn connect_without_waiting(outer: &OwnedFd, name: &[u8]) -> io::Result<()> {
+fn without_waiting<T>(outer: &OwnedFd, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let flags = sys::status(outer)?;
     if flags & libc::O_NONBLOCK == 0 {
         sys::set_status(outer, flags | libc::O_NONBLOCK)?;
     }
-    let connecting = start(sys::kernel_connect(outer, name));
+    let result = call();
     if flags & libc::O_NONBLOCK == 0 {
         sys::set_status(outer, flags)?;
     }
-    connecting
+    result
 }
 
 /// A stand-in is as socket() left it, in whatever state it was, but for the error that the kernel has of that
@@ -167,6 +171,21 @@ pub(crate) fn listen(outer: &OwnedFd) -> io::Result<Vec<u8>> {
     sys::name(libc::getsockname, outer)
 }
 
+/// How long the queue of a stand-in may be here.
+pub(crate) fn longest_queue() -> usize {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok();
+    let most = most.and_then(|text| text.trim().parse().ok());
+    most.unwrap_or(BACKLOG as usize).clamp(1, BACKLOG as usize)
+}
+
+/// Our end of a connection hears of it when nobody has the other one any more: Linux forgets an end that has been closed
+/// after a minute, and answers for it by a reset then.
+pub(crate) fn end_with_its_owner(ours: &OwnedFd) -> io::Result<()> {
+    set(ours, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(ours, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, ORPHAN_S)?;
+    set(ours, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, ORPHAN_S)
+}
+
 /// Makes the stand-in that listens there readable, and somebody who waits for it wake up: our end of the connection,
 /// and its name.
 pub(crate) fn knock(listener: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
@@ -181,31 +200,32 @@ pub(crate) fn knock(listener: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
 ///
 /// # Errors
 /// EAGAIN: there is none.
-pub(crate) fn open(outer: &OwnedFd, flags: i32) -> io::Result<(OwnedFd, Vec<u8>)> {
+pub(crate) fn open(outer: &OwnedFd, flags: i32, is_shared: bool) -> io::Result<(OwnedFd, Vec<u8>)> {
     if !sys::readable(outer) {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
-    let (accepted, name) = sys::kernel_accept(outer, flags)?;
+    // Where others take connections, too, what was there may be gone, and we must not wait for more.
+    let accept = || sys::kernel_accept(outer, flags);
+    let (accepted, name) = if is_shared { without_waiting(outer, accept)? } else { accept()? };
     prepare(&accepted)?;
     Ok((accepted, name))
 }
 
-/// Connections in the queue of the stand-in that listens there, as the table of all sockets has it (`proc_net(5)`); very
-/// many, if that is not known.
-pub(crate) fn queued_connections(listener: &[u8]) -> usize {
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    queued_in(&table, listener).unwrap_or(usize::MAX)
-}
-
-fn queued_in(table: &str, listener: &[u8]) -> Option<usize> {
+/// Connections in the queue of the stand-in that listens there, as the table of all sockets has it (`proc_net(5)`), if it
+/// does.
+pub(crate) fn queued_connections(listener: &[u8]) -> Option<usize> {
     const LISTEN: &str = "0A";
     let [_, _, p, q, a, b, c, d, ..] = *listener else { return None };
     // The address as a number of this machine's.
     let name = format!("{:08X}:{p:02X}{q:02X}", u32::from_ne_bytes([a, b, c, d]));
-    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(1) == Some(&name.as_str()) && row.get(3) == Some(&LISTEN))?;
-    let (_, queued) = row.get(4)?.split_once(':')?;
-    usize::from_str_radix(queued, 16).ok()
+    // Those that listen come first: what follows is not read.
+    let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
+    table.lines().map_while(Result::ok).find_map(|line| {
+        let row: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, _, state, queues, ..] = row[..] else { return None };
+        let (_, queued) = queues.split_once(':').filter(|_| local == name && state == LISTEN)?;
+        usize::from_str_radix(queued, 16).ok()
+    })
 }
 
 #[cfg(test)]
@@ -265,13 +285,13 @@ mod tests {
         let outer = socket(0).unwrap();
         let listener = listen(&outer).unwrap();
         assert_eq!(events(&outer), 0);
-        assert!(open(&outer, 0).is_err());
+        assert!(open(&outer, 0, false).is_err());
         let (peer, name) = knock(&listener).unwrap();
         assert_eq!(events(&outer), libc::POLLIN);
-        assert_eq!((queued_connections(&listener), sys::queued_connections(&outer)), (1, 1));
-        let (accepted, from) = open(&outer, 0).unwrap();
+        assert_eq!([queued_connections(&listener), sys::queued_connections(&outer)], [Some(1); 2]);
+        let (accepted, from) = open(&outer, 0, false).unwrap();
         assert_eq!(from, name);
-        assert_eq!((queued_connections(&listener), sys::queued_connections(&outer)), (0, 0));
+        assert_eq!([queued_connections(&listener), sys::queued_connections(&outer)], [Some(0); 2]);
         sys::send(&peer, b"x", 0).unwrap();
         assert_eq!(sys::receive(&accepted, &mut [0; 4], 0).unwrap(), 1);
         // Whoever stops listening may begin again.

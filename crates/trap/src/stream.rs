@@ -226,7 +226,7 @@ mod tests {
         fn new() -> Bed {
             let outer = standin::socket(0).unwrap();
             let (peer, _) = standin::knock(&standin::listen(&outer).unwrap()).unwrap();
-            let (program, _) = standin::open(&outer, 0).unwrap();
+            let (program, _) = standin::open(&outer, 0, false).unwrap();
             let (inner, path) = sys::pair(libc::SOCK_STREAM).unwrap();
             let (program, path) = (Some(program), Some(path));
             Bed { stream: Stream::default(), peer, inner, program, path, space: vec![0; 65536] }
@@ -279,7 +279,7 @@ mod tests {
         let mut bed = Bed::new();
         let outer = standin::socket(0).unwrap();
         let (inner, _) = standin::knock(&standin::listen(&outer).unwrap()).unwrap();
-        let (path, _) = standin::open(&outer, 0).unwrap();
+        let (path, _) = standin::open(&outer, 0, false).unwrap();
         (bed.inner, bed.path) = (inner, Some(path));
         sys::send(bed.program(), b"before", 0).unwrap();
         sys::send(bed.program(), b"!", libc::MSG_OOB).unwrap();

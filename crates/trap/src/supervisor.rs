@@ -1,6 +1,6 @@
 //! The loop: trapped calls, sockets that are ready, calls that wait.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Filled;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::socket::{Socket, State, UNNAMED};
+use crate::socket::{Named, Socket, State};
 use crate::standin;
 use crate::stream::Progress;
 use crate::sys::{self, Closings};
@@ -26,6 +26,8 @@ const EVENTS: usize = 64;
 const SPACE: usize = 128 << 10;
 /// Results kept for threads that a signal has interrupted.
 const MAX_UNCLAIMED: usize = 1024;
+/// How often what is full is looked at.
+const FULL_LOOKS: Duration = Duration::from_millis(10);
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY_BLOCKED: usize = 256;
 
@@ -59,6 +61,11 @@ pub(crate) struct Supervisor {
     /// What has been done for a call whose thread a signal took away before the answer. The kernel restarts the
     /// call, or the program does; then it gets this and it is not done twice.
     unclaimed: BTreeMap<u32, (Call, i64)>,
+    /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
+    /// then, since nobody tells when others take some.
+    pub(crate) full: BTreeSet<u64>,
+    /// The most connections that may wait at a stand-in.
+    pub(crate) backlog: usize,
     pub(crate) space: Vec<u8>,
 }
 
@@ -79,6 +86,8 @@ impl Supervisor {
             by_watch: HashMap::new(),
             blocked: Vec::new(),
             unclaimed: BTreeMap::new(),
+            full: BTreeSet::new(),
+            backlog: standin::longest_queue(),
             space: vec![0; SPACE],
         })
     }
@@ -100,7 +109,7 @@ impl Supervisor {
                 } else if token == ENDED {
                     self.drop_ended_calls();
                 } else if token != LISTENER {
-                    self.on_ready(token >> 1);
+                    self.on_ready(token);
                 } else if what & libc::EPOLLIN as u32 == 0 {
                     program_gone = true;
                     self.poll.remove(self.listener.descriptor());
@@ -109,6 +118,9 @@ impl Supervisor {
                 }
             }
             self.give_up_late_calls();
+            for id in std::mem::take(&mut self.full) {
+                self.on_connection(id);
+            }
         }
         Ok(())
     }
@@ -125,7 +137,8 @@ impl Supervisor {
 
     fn limit_ms(&self) -> i32 {
         let deadlines = self.blocked.iter().filter_map(|blocked| blocked.deadline);
-        let Some(first) = deadlines.map(|(when, _)| when).min() else { return -1 };
+        let looks = (!self.full.is_empty()).then(|| Instant::now() + FULL_LOOKS);
+        let Some(first) = deadlines.map(|(when, _)| when).chain(looks).min() else { return -1 };
         let left = first.saturating_duration_since(Instant::now());
         // Rounded up, or the last millisecond would be spent spinning.
         i32::try_from(left.as_millis() + 1).unwrap_or(i32::MAX)
@@ -206,19 +219,23 @@ impl Supervisor {
     }
 
     /// A new socket: its number.
-    pub(crate) fn insert(&mut self, socket: Socket) -> u64 {
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub(crate) fn insert(&mut self, socket: Socket) -> io::Result<u64> {
         let id = self.next;
         self.next += 1;
         self.sockets.insert(id, socket);
         self.watch(id);
-        id
+        let unwatched = || io::Error::from_raw_os_error(libc::ENOMEM);
+        self.sockets.contains_key(&id).then_some(id).ok_or_else(unwatched)
     }
 
     /// Calls know the program's end of a socket from now on, and we that it is closed.
     pub(crate) fn name(&mut self, id: u64, outer: &OwnedFd) -> io::Result<()> {
-        let (inode, watch) = (sys::inode(outer)?, self.closings.watch(outer)?);
         if let Some(socket) = self.sockets.get_mut(&id) {
-            (socket.inode, socket.watch) = (inode, watch);
+            let (inode, watch) = (sys::inode(outer)?, self.closings.watch(outer)?);
+            socket.named = Some(Named { inode, watch });
             self.by_inode.insert(inode, id);
             self.by_watch.insert(watch, id);
         }
@@ -245,20 +262,28 @@ impl Supervisor {
     pub(crate) fn remove(&mut self, id: u64) -> Option<Socket> {
         self.stop_listening(id);
         let socket = self.sockets.remove(&id)?;
-        self.by_inode.remove(&socket.inode);
-        self.by_watch.remove(&socket.watch);
-        self.closings.forget(socket.watch);
+        if let Some(Named { inode, watch }) = socket.named {
+            self.by_inode.remove(&inode);
+            self.by_watch.remove(&watch);
+            self.closings.forget(watch);
+        }
+        self.full.remove(&id);
         for blocked in self.blocked.extract_if(.., |blocked| blocked.socket == id) {
             self.listener.answer(&blocked.call, &Answer::error(libc::EINVAL));
         }
         Some(socket)
     }
 
-    fn on_ready(&mut self, id: u64) {
-        self.see_arrival(id);
+    fn on_ready(&mut self, token: u64) {
+        let id = token >> 1;
+        if !self.see_arrival(id) {
+            return;
+        }
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         match (&mut socket.state, &socket.peer) {
             (State::Connecting { .. }, _) => self.on_connected(id),
+            // One of its knocks has arrived, or has failed.
+            (State::Listening { .. }, _) if token & 1 == 0 => self.on_knock(id),
             (State::Listening { .. }, _) => self.on_connection(id),
             (State::Stream(stream), Some(peer)) => {
                 // An end of its direction may be that of the program's last descriptor.
@@ -303,8 +328,9 @@ impl Supervisor {
 
     /// Sockets that nobody is known to have any more.
     fn lost(&self) -> Vec<u64> {
-        let named = self.sockets.iter().filter(|(_, socket)| socket.inode != UNNAMED);
-        let lost = named.filter(|(_, socket)| self.outer(socket).is_none());
+        // Of a socket that has been passed on others may have the last descriptor.
+        let known = self.sockets.iter().filter(|(_, socket)| socket.named.is_some() && !socket.shared);
+        let lost = known.filter(|(_, socket)| self.outer(socket).is_none());
         lost.map(|(&id, _)| id).collect()
     }
 
@@ -414,7 +440,7 @@ impl Supervisor {
             return;
         }
         socket.end(progress);
-        if socket.inode == UNNAMED && socket.arriving.is_none() {
+        if socket.named.is_none() && socket.arriving.is_none() {
             self.remove(id);
         }
     }
@@ -423,12 +449,13 @@ impl Supervisor {
     /// or of another one.
     pub(crate) fn outer(&self, socket: &Socket) -> Option<OwnedFd> {
         let (thread, fd) = socket.seen;
-        target::duplicate(thread, fd, socket.inode).ok().or_else(|| {
+        let inode = socket.inode().ok()?;
+        target::duplicate(thread, fd, inode).ok().or_else(|| {
             let mut others: Vec<u32> = self.sockets.values().map(|other| other.seen.0).collect();
             others.push(thread);
             others.sort_unstable();
             others.dedup();
-            others.into_iter().find_map(|process| target::find(process, socket.inode))
+            others.into_iter().find_map(|process| target::find(process, inode))
         })
     }
 }

@@ -265,16 +265,13 @@ pub(crate) fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: &[u8]) 
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, data, len) }).map(drop)
 }
 
-/// Connections in the queue of a listening socket of the kernel's (`tcpi_unacked`); very many, if that is not known.
-pub(crate) fn queued_connections(fd: &OwnedFd) -> usize {
+/// Connections in the queue of a listening socket of the kernel's (`tcpi_unacked`), if that is known.
+pub(crate) fn queued_connections(fd: &OwnedFd) -> Option<usize> {
     const UNACKED: usize = 24;
     let mut facts = [0; UNACKED + 4];
-    match option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut facts) {
-        Ok(len) if len == facts.len() => {
-            facts[UNACKED..].iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte))
-        }
-        _ => usize::MAX,
-    }
+    let len = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut facts).ok()?;
+    let [.., a, b, c, d] = facts;
+    (len == facts.len()).then(|| u32::from_ne_bytes([a, b, c, d]) as usize)
 }
 
 /// The error that waits at a socket, which is thereby taken; 0: none.

@@ -19,7 +19,7 @@ enum Record {
 /// One program: its first process and all that it forked. What stands in the shared memory is only written here
 /// (but for `alive`, and a program that sets that by itself confuses none but itself).
 pub(super) struct Program {
-    region: Arc<Region>,
+    pub(super) region: Arc<Region>,
     /// Its first process.
     pub(super) pid: u32,
     records: Vec<Record>,

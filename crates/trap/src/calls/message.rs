@@ -206,11 +206,11 @@ impl Supervisor {
             if socket.error != 0 {
                 return Err(Reply::error(take_error(on, socket)));
             }
-            let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, inode, .. } = socket
-            else {
+            let inode = socket.inode()?;
+            let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            let outer = target::duplicate(on.call.thread, on.call.fd(), *inode)?;
+            let outer = target::duplicate(on.call.thread, on.call.fd(), inode)?;
             let peek = flags & libc::MSG_PEEK != 0;
             match datagram.take((peer, inner), &outer, peek, &mut space) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -265,8 +265,8 @@ fn flags_of_sending(on: On<'_>) -> i32 {
 
 /// Takes the error that waits at a socket which a call names.
 fn take_error(on: On<'_>, socket: &mut Socket) -> i32 {
-    let inode = socket.inode;
-    socket.take_error(|| target::duplicate(on.call.thread, on.call.fd(), inode))
+    let inode = socket.inode();
+    socket.take_error(|| target::duplicate(on.call.thread, on.call.fd(), inode?))
 }
 
 /// Control messages as the kernel lays them out in a room (`put_cmsg`): the bytes, how many of the room they take, and
