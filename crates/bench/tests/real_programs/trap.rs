@@ -20,6 +20,7 @@ twins!(
     busybox_serves_and_asks,
     static_program_gets_what_it_expects,
     who_is_passed_a_listening_socket_serves,
+    who_passes_a_listening_socket_goes_on_serving,
     rust_server_by_instruction_serves,
     rust_client_by_instruction_asks,
 );
@@ -206,56 +207,88 @@ fn calls_wait_for_few_streams() {
     assert!(echoes.is_some_and(|echoes| echoes <= 8), "{said}");
 }
 
-/// Whoever takes connections from a listening socket that a trapped program has passed, and however it runs itself: one
-/// that another supervisor has, one under the library, one on the kernel.
+/// Who may be passed a listening socket: a program that another supervisor has, one under the library, one on the kernel.
+const TAKERS: [&str; 3] = ["trapped", "library", "kernel"];
+
+/// What passes listening sockets, static and not.
+fn passers(fixture: &Fixture) -> [PathBuf; 2] {
+    [(&["-static"] as &[_], "fixed"), (&[], "linked")].map(|(options, name)| {
+        let kept = fixture.file(name);
+        fs::rename(compile(fixture, "listener_passing", options), &kept).unwrap();
+        kept
+    })
+}
+
+fn start_taker(fixture: &Fixture, [fixed, linked]: &[PathBuf; 2], how: &str, arguments: &[&str]) -> Process {
+    let linked = linked.display().to_string();
+    let mut taker = match how {
+        "trapped" => start(fixture, fixed, arguments),
+        "library" => fixture.start(&linked, arguments),
+        _ => fixture.start_peer(&linked, arguments),
+    };
+    wait_for_line(&mut taker, "ready");
+    taker
+}
+
+fn connect(fixture: &Fixture, port: u16) -> TcpStream {
+    let address = SocketAddrV4::new(fixture.address(), port);
+    let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+    let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+fn assert_answers(mut stream: &TcpStream, said: &str) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, said);
+}
+
+/// A listening socket that a trapped program has passed gives connections to whoever has it, and more than its queue has
+/// room for, before anybody says anything; also when who has passed it has closed it.
 fn who_is_passed_a_listening_socket_serves(arm: Arm) {
-    /// More than the giver's queue has room for.
     const CONNECTIONS: usize = 12;
     let fixture = Fixture::new(arm);
-    let [fixed, program] = [(&["-static"] as &[_], "fixed"), (&[], "linked")].map(|(options, name)| {
-        let built = compile(&fixture, "listener_passing", options);
-        let kept = fixture.file(name);
-        fs::rename(built, &kept).unwrap();
-        kept
-    });
+    let programs = passers(&fixture);
     let (meeting, count) = (fixture.file("meeting").display().to_string(), CONNECTIONS.to_string());
-    let on_kernel =
-        |program: &Path, arguments: &[&str]| fixture.start_peer(&program.display().to_string(), arguments);
-    let by_library =
-        |program: &Path, arguments: &[&str]| fixture.start(&program.display().to_string(), arguments);
-    let by_trap = |program: &Path, arguments: &[&str]| start(&fixture, program, arguments);
-    type Start<'a> = &'a dyn Fn(&Path, &[&str]) -> Process;
-    let takers: [(&Path, Start<'_>); 3] =
-        [(&fixed, &by_trap), (&program, &by_library), (&program, &on_kernel)];
-    for (port, (taker, start_taker)) in (7310..).zip(takers) {
-        let mut giver = start(&fixture, &fixed, &["give", &port.to_string(), &meeting]);
+    for (port, how) in (7310..).zip(TAKERS) {
+        let mut giver = start(&fixture, &programs[0], &["give", &port.to_string(), &meeting]);
         wait_for_line(&mut giver, "ready");
-        let address = SocketAddrV4::new(fixture.address(), port);
-        let connect = || {
-            let connect = || TcpStream::connect_timeout(&address.into(), SOON);
-            let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
-            stream.set_read_timeout(Some(SOON)).unwrap();
-            stream
-        };
         // One that waits at the giver already, and says something.
-        let mut streams = vec![connect()];
+        let mut streams = vec![connect(&fixture, port)];
         streams[0].write_all(b"0").unwrap();
-        let mut taker = start_taker(taker, &["take", &meeting, &count]);
-        wait_for_line(&mut taker, "ready");
-        streams.extend((1..CONNECTIONS).map(|_| connect()));
-        // All are taken before anybody else has said anything.
+        let mut taker = start_taker(&fixture, &programs, how, &["take", &meeting, &count]);
+        streams.extend((1..CONNECTIONS).map(|_| connect(&fixture, port)));
         wait_for_line(&mut taker, "taken");
         for (at, stream) in streams.iter_mut().enumerate() {
-            let said = at.to_string();
             if at > 0 {
-                stream.write_all(said.as_bytes()).unwrap();
+                stream.write_all(at.to_string().as_bytes()).unwrap();
             }
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer, said, "port {port}");
+            assert_answers(stream, &at.to_string());
         }
         finish(&mut taker, SOON);
         finish(&mut giver, SOON);
+        fs::remove_file(&meeting).unwrap();
+    }
+}
+
+/// Both serve, each connection once, though both wait in `accept`; and whoever is left serves alone.
+fn who_passes_a_listening_socket_goes_on_serving(arm: Arm) {
+    const CONNECTIONS: usize = 200;
+    let fixture = Fixture::new(arm);
+    let programs = passers(&fixture);
+    let meeting = fixture.file("meeting").display().to_string();
+    for (port, how) in (7320..).zip(TAKERS) {
+        let mut giver = start(&fixture, &programs[0], &["share", &port.to_string(), &meeting]);
+        wait_for_line(&mut giver, "ready");
+        let mut taker = start_taker(&fixture, &programs, how, &["serve", &meeting, "20"]);
+        for at in 0..CONNECTIONS {
+            let (mut stream, said) = (connect(&fixture, port), at.to_string());
+            stream.write_all(said.as_bytes()).unwrap();
+            assert_answers(&stream, &said);
+        }
+        finish(&mut taker, SOON);
+        drop(giver);
         fs::remove_file(&meeting).unwrap();
     }
 }

@@ -1,7 +1,9 @@
 /* A listening socket that goes to another program (SCM_RIGHTS).
  *
  *     listener_passing give PORT PATH       listens at PORT, for few connections at a time, and passes that at PATH
+ *     listener_passing share PORT PATH      the same, and goes on serving there itself
  *     listener_passing take PATH COUNT      takes COUNT connections and keeps them, then returns what each one says
+ *     listener_passing serve PATH COUNT     returns what COUNT connections say, one after another
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -23,7 +25,14 @@ static int at_path(const char *path, struct sockaddr_un *name) {
     return fd;
 }
 
-static void give(int port, const char *path) {
+static void answer(int fd) {
+    char said[64];
+    ssize_t len = read(fd, said, sizeof said);
+    NEED(len > 0 && write(fd, said, len) == len);
+    close(fd);
+}
+
+static void give(int port, const char *path, int goes_on) {
     int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     NEED(listener >= 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -46,12 +55,13 @@ static void give(int port, const char *path) {
     *head = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
     memcpy(CMSG_DATA(head), &listener, sizeof listener);
     NEED(sendmsg(taker, &message, 0) == 1);
+    for (int fd; goes_on && (fd = accept(listener, 0, 0)) >= 0;) answer(fd);
     /* It is the taker's alone from then on. */
     close(listener);
     NEED(read(taker, &byte, 1) == 0);
 }
 
-static void take(const char *path, int count) {
+static void take(const char *path, int count, int keeps) {
     struct sockaddr_un local;
     int giver = at_path(path, &local), listener;
     NEED(connect(giver, (struct sockaddr *)&local, sizeof local) == 0);
@@ -63,21 +73,23 @@ static void take(const char *path, int count) {
     memcpy(&listener, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof listener);
     puts("ready");
     fflush(stdout);
+    for (int i = 0; i < count && !keeps; i++) {
+        int fd = accept(listener, 0, 0);
+        NEED(fd >= 0);
+        answer(fd);
+    }
+    if (!keeps) return;
     int *taken = calloc(count, sizeof *taken);
     for (int i = 0; i < count; i++) NEED((taken[i] = accept(listener, 0, 0)) >= 0);
     puts("taken");
     fflush(stdout);
-    for (int i = 0; i < count; i++) {
-        char said[64];
-        ssize_t len = read(taken[i], said, sizeof said);
-        NEED(len > 0 && write(taken[i], said, len) == len);
-        close(taken[i]);
-    }
+    for (int i = 0; i < count; i++) answer(taken[i]);
 }
 
 int main(int count, char **words) {
     NEED(count == 4);
-    if (!strcmp(words[1], "give")) give(atoi(words[2]), words[3]);
-    else take(words[2], atoi(words[3]));
+    int gives = !strcmp(words[1], "give"), shares = !strcmp(words[1], "share");
+    if (gives || shares) give(atoi(words[2]), words[3], shares);
+    else take(words[2], atoi(words[3]), !strcmp(words[1], "take"));
     return 0;
 }
