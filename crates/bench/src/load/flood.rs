@@ -249,8 +249,11 @@ mod tests {
         let header = ipv4::Header::parse(packet).unwrap();
         assert!(ipv4::checksum_is_valid(&packet[..ipv4::MIN_HEADER_LEN]));
         assert_eq!((header.total_len, header.destination), (46, *target.ip()));
-        let datagram = udp::Header::parse(&packet[ipv4::MIN_HEADER_LEN..]).unwrap();
-        assert_eq!((datagram.destination_port, datagram.len, datagram.checksum), (9000, 26, 0));
+        let bytes = &packet[ipv4::MIN_HEADER_LEN..];
+        let datagram = udp::Header::parse(bytes).unwrap();
+        assert_eq!((datagram.destination_port, datagram.len), (9000, 26));
+        let pseudo = checksum::pseudo_header(header.source, header.destination, 17, bytes.len());
+        assert!(datagram.checksum != 0 && checksum::is_valid(checksum::add(pseudo, checksum::sum(bytes))));
         assert!(parse_mac("02:00").is_err() && parse_mac("02:00:00:00:00:xx").is_err());
     }
 }
