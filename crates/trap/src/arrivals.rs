@@ -87,7 +87,6 @@ impl Supervisor {
         }
         let (ours, end) = standin::knock(name)?;
         let what = if is_shared {
-            standin::end_with_its_owner(&ours)?;
             What::Joined(self.join(id, ours, true)?)
         } else {
             if !sys::writable(&ours) {
@@ -105,6 +104,9 @@ impl Supervisor {
     /// Joins the next connection of the path's queue to our end of a knock; EAGAIN: there is none.
     fn join(&mut self, id: u64, ours: OwnedFd, waits: bool) -> io::Result<Connection> {
         let listener = self.sockets.get(&id).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        if waits {
+            standin::end_with_its_owner(&ours)?;
+        }
         let connection = sys::accept(&listener.inner)?;
         self.poll.remove(&ours);
         let peer = sys::name(libc::getpeername, &connection).ok();
