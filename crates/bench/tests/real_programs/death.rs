@@ -12,14 +12,6 @@ use crate::machine::{asleep, networking};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn connect(fixture: &Fixture, port: u16) -> TcpStream {
-    let address = SocketAddrV4::new(fixture.address(), port);
-    let connect = || TcpStream::connect_timeout(&address.into(), SOON);
-    let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    stream
-}
-
 fn echo(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
@@ -32,7 +24,7 @@ pub(crate) fn a_killed_server_closes_its_connections() {
     let fixture = Fixture::new(Arm::Paths);
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
-    let mut peers: Vec<TcpStream> = (0..20).map(|_| connect(&fixture, 7000)).collect();
+    let mut peers: Vec<TcpStream> = (0..20).map(|_| fixture.connect(7000)).collect();
     peers.iter_mut().for_each(echo);
     let of_server = || {
         let ours = |address: &serde_json::Value| address.as_str().is_some_and(|text| text.ends_with(":7000"));
@@ -54,7 +46,7 @@ pub(crate) fn a_killed_server_closes_its_connections() {
     // Its port is free again.
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
-    echo(&mut connect(&fixture, 7000));
+    echo(&mut fixture.connect(7000));
 }
 
 /// Where programs are blocked when the daemon dies, see `blocked.py`.
@@ -96,7 +88,7 @@ fn a_killed_daemon_resets_its_programs_and_leaves_the_machine_as_it_was() {
     fixture.start_daemon();
     let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
     wait_for_line(&mut server, "ready");
-    echo(&mut connect(&fixture, 7000));
+    echo(&mut fixture.connect(7000));
 }
 
 /// A file in `/proc` of each process of a group.
@@ -188,7 +180,7 @@ fn a_stopped_daemon_leaves_the_machine_as_it_was() {
         fixture.start_daemon();
         let mut server = fixture.start("python3", &[&script("echo_server.py"), "7000"]);
         wait_for_line(&mut server, "ready");
-        let mut peer = connect(&fixture, 7000);
+        let mut peer = fixture.connect(7000);
         echo(&mut peer);
         let control = fixture.daemon().control().to_owned();
         let process = fixture.daemon().process();

@@ -204,6 +204,15 @@ impl Fixture {
         self.testbed.client_address(0, scoutline_bench::testbed::Client::Standard)
     }
 
+    /// A connection of the client host to the server host, on which nobody waits for ever.
+    pub(crate) fn connect(&self, port: u16) -> TcpStream {
+        let address = SocketAddrV4::new(self.address(), port);
+        let connect = || TcpStream::connect_timeout(&address.into(), SOON);
+        let stream = self.testbed.client().enter(connect).unwrap().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
     /// A file in the fixture's directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.testbed.directory().join(name)

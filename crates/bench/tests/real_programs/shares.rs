@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -55,14 +55,6 @@ fn server(fixture: &Fixture, port: &str) -> Process {
     server
 }
 
-fn connect(fixture: &Fixture, port: u16) -> TcpStream {
-    let address = SocketAddrV4::new(fixture.address(), port);
-    let connect = || TcpStream::connect_timeout(&address.into(), SOON);
-    let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    stream
-}
-
 fn echo(peer: &mut TcpStream) {
     peer.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
@@ -100,7 +92,7 @@ fn counter(fixture: &Fixture, name: &str) -> u64 {
 fn a_thread_with_a_budget_has_sched_deadline_until_its_class_says_otherwise() {
     let fixture = fixture();
     let server = server(&fixture, "7000");
-    let mut peer = connect(&fixture, 7000);
+    let mut peer = fixture.connect(7000);
     echo(&mut peer);
     wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
     assert_eq!(counter(&fixture, "threads-with-deadline"), 1);
@@ -108,7 +100,7 @@ fn a_thread_with_a_budget_has_sched_deadline_until_its_class_says_otherwise() {
         echo(&mut peer);
     }
     drop(peer);
-    let mut peer = connect(&fixture, 7000);
+    let mut peer = fixture.connect(7000);
     echo(&mut peer);
     assert_eq!(policy(&server), DEADLINE, "between connections too");
     tool(&fixture, &["class", "set", "in time", "thread_budget_us="]);
@@ -124,7 +116,7 @@ fn a_thread_with_a_budget_has_sched_deadline_until_its_class_says_otherwise() {
         wait_until("it is raised as those without a budget are", SOON, || policy(&server) == FIFO);
         drop(peer);
         wait_until("it is itself", SOON, || policy(&server) == OTHER);
-        peer = connect(&fixture, 7000);
+        peer = fixture.connect(7000);
     }
 }
 
@@ -136,7 +128,7 @@ fn a_pinned_engine_serves_paths_with_a_deadline() {
     let server = server(&fixture, "7000");
     let begin = std::time::Instant::now();
     for _ in 0..5 {
-        let mut peer = connect(&fixture, 7000);
+        let mut peer = fixture.connect(7000);
         for _ in 0..50 {
             echo(&mut peer);
         }
@@ -150,7 +142,7 @@ fn a_pinned_engine_serves_paths_with_a_deadline() {
 fn a_killed_daemon_leaves_no_deadline() {
     let mut fixture = fixture();
     let server = server(&fixture, "7000");
-    echo(&mut connect(&fixture, 7000));
+    echo(&mut fixture.connect(7000));
     wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
     fixture.daemon().process().kill();
     wait_until("it has its own policy", SOON, || policy(&server) == OTHER);
@@ -161,7 +153,7 @@ fn a_killed_daemon_leaves_no_deadline() {
 fn a_daemon_that_is_killed_with_its_guard_leaves_no_deadline() {
     let mut fixture = fixture();
     let server = server(&fixture, "7000");
-    echo(&mut connect(&fixture, 7000));
+    echo(&mut fixture.connect(7000));
     wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
     let daemon = fixture.daemon().process();
     for guard in children(daemon.id()) {
@@ -179,10 +171,10 @@ fn a_server_with_a_deadline_forks_children_without() {
     wait_for_line(&mut server, "ready");
     asleep(&server);
     for _ in 0..3 {
-        echo(&mut connect(&fixture, 7000));
+        echo(&mut fixture.connect(7000));
     }
     wait_until("it has SCHED_DEADLINE", SOON, || policy(&server) == DEADLINE);
-    echo(&mut connect(&fixture, 7000));
+    echo(&mut fixture.connect(7000));
     let line = wait_for_line(&mut server, "child");
     assert_eq!(line, "child 0", "its policy when it began");
 }
@@ -194,7 +186,7 @@ fn a_thread_that_may_not_have_a_deadline_is_raised_and_it_is_said_why() {
     let mut server = fixture.start("taskset", &arguments);
     wait_for_line(&mut server, "ready");
     asleep(&server);
-    let mut peer = connect(&fixture, 7000);
+    let mut peer = fixture.connect(7000);
     echo(&mut peer);
     wait_until("it is raised", SOON, || policy(&server) == FIFO);
     let notices = fixture.ask("stat")["notices"].to_string();
@@ -208,7 +200,7 @@ pub(crate) fn threads_of_weighted_classes_are_in_groups_of_that_weight() {
     let mut fixture = fixture();
     let [heavy, light] = ["7001", "7002"].map(|port| server(&fixture, port));
     let home = group(heavy.id());
-    let [mut to_heavy, mut to_light] = [7001, 7002].map(|port| connect(&fixture, port));
+    let [mut to_heavy, mut to_light] = [7001, 7002].map(|port| fixture.connect(port));
     echo(&mut to_heavy);
     echo(&mut to_light);
     let moved = |process: &Process| group(process.id()) != home;
@@ -242,7 +234,7 @@ fn a_thread_of_several_classes_stays_where_it_was() {
     wait_for_line(&mut server, "ready");
     asleep(&server);
     let home = group(server.id());
-    let [mut one, mut other] = [7001, 7002].map(|port| connect(&fixture, port));
+    let [mut one, mut other] = [7001, 7002].map(|port| fixture.connect(port));
     let begin = std::time::Instant::now();
     while begin.elapsed() < Duration::from_millis(1500) {
         echo(&mut one);
@@ -265,7 +257,7 @@ fn linux_divides_the_core_as_the_classes_weigh() {
     let [heavy, light] = ["7001", "7002"].map(start);
     let home = group(heavy.id());
     let done = std::sync::atomic::AtomicBool::new(false);
-    let peers = [7001, 7002].map(|port| connect(&fixture, port));
+    let peers = [7001, 7002].map(|port| fixture.connect(port));
     let used = |process: &Process| {
         let task = format!("/proc/{}", process.id());
         f64::from(stat_field(&task, 14) + stat_field(&task, 15))

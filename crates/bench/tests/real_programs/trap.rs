@@ -230,14 +230,6 @@ fn start_taker(fixture: &Fixture, [fixed, linked]: &[PathBuf; 2], how: &str, arg
     taker
 }
 
-fn connect(fixture: &Fixture, port: u16) -> TcpStream {
-    let address = SocketAddrV4::new(fixture.address(), port);
-    let connect = || TcpStream::connect_timeout(&address.into(), SOON);
-    let stream = fixture.testbed().client().enter(connect).unwrap().unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
-    stream
-}
-
 fn assert_answers(mut stream: &TcpStream, said: &str) {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -255,10 +247,10 @@ fn who_is_passed_a_listening_socket_serves(arm: Arm) {
         let mut giver = start(&fixture, &programs[0], &["give", &port.to_string(), &meeting]);
         wait_for_line(&mut giver, "ready");
         // One that waits at the giver already, and says something.
-        let mut streams = vec![connect(&fixture, port)];
+        let mut streams = vec![fixture.connect(port)];
         streams[0].write_all(b"0").unwrap();
         let mut taker = start_taker(&fixture, &programs, how, &["take", &meeting, &count]);
-        streams.extend((1..CONNECTIONS).map(|_| connect(&fixture, port)));
+        streams.extend((1..CONNECTIONS).map(|_| fixture.connect(port)));
         wait_for_line(&mut taker, "taken");
         for (at, stream) in streams.iter_mut().enumerate() {
             if at > 0 {
@@ -283,7 +275,7 @@ fn who_passes_a_listening_socket_goes_on_serving(arm: Arm) {
         wait_for_line(&mut giver, "ready");
         let mut taker = start_taker(&fixture, &programs, how, &["serve", &meeting, "20"]);
         for at in 0..CONNECTIONS {
-            let (mut stream, said) = (connect(&fixture, port), at.to_string());
+            let (mut stream, said) = (fixture.connect(port), at.to_string());
             stream.write_all(said.as_bytes()).unwrap();
             assert_answers(&stream, &said);
         }
