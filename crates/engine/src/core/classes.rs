@@ -366,16 +366,9 @@ impl Core {
 
     /// Ends one listen path of a socket that goes on listening: SYNs that wait there go to the others.
     fn end_listen_path(&mut self, end: &SocketEnd, id: PathId, now: Time) {
-        let net = self.extras[id.index as usize].net as usize;
-        let mut waiting = Vec::new();
-        while let Some(message) = self.paths.get_mut(id).and_then(scoutline_path::Path::take_queued) {
-            waiting.push(message);
-        }
         end.listen_paths.borrow_mut().retain(|&other| other != id);
-        self.destroy(id);
-        for message in waiting {
-            self.classify(net, message, now);
-        }
+        let waiting = self.destroy_but_queued(id);
+        self.classify_queued(waiting, now);
     }
 }
 

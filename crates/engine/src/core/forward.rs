@@ -111,15 +111,8 @@ impl Core {
 
     /// A forwarding path ends: with the classes it was made for. What waits in it is classified again.
     pub(super) fn end_forward_path(&mut self, id: PathId, now: Time) {
-        let net = self.extras[id.index as usize].net as usize;
-        let mut waiting = Vec::new();
-        while let Some(message) = self.paths.get_mut(id).and_then(scoutline_path::Path::take_queued) {
-            waiting.push(message);
-        }
-        self.destroy(id);
-        for message in waiting {
-            self.classify(net, message, now);
-        }
+        let waiting = self.destroy_but_queued(id);
+        self.classify_queued(waiting, now);
     }
 
     /// Gives each device what a forwarding path made for it: packets to the one, ICMP errors and questions for

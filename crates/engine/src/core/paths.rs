@@ -406,6 +406,24 @@ impl Core {
         }
     }
 
+    /// Ends a path but for the packets that wait in its queue, which came by this net.
+    pub(super) fn destroy_but_queued(&mut self, id: PathId) -> (usize, Vec<Message>) {
+        let net = self.extras[id.index as usize].net as usize;
+        let mut waiting = Vec::new();
+        while let Some(message) = self.paths.get_mut(id).and_then(Path::take_queued) {
+            waiting.push(message);
+        }
+        self.destroy(id);
+        (net, waiting)
+    }
+
+    /// Looks for other paths for them, or refuses them.
+    pub(super) fn classify_queued(&mut self, (net, waiting): (usize, Vec<Message>), now: Time) {
+        for message in waiting {
+            self.classify(net, message, now);
+        }
+    }
+
     /// A slot without a path was marked: it may be closed.
     pub(super) fn check_pathless(end: &Rc<SocketEnd>) {
         let requests = end.shared().requests.load(Ordering::Acquire);
@@ -451,18 +469,18 @@ impl Core {
             stage.is_some_and(|stage| stage.backlog().half_open.get() > 0)
         };
         let has_begun = end.deferring.get() > 0 || end.listen_paths.borrow().iter().any(begun);
-        for id in end.listen_paths.take() {
-            self.destroy(id);
-        }
+        let listened: Vec<_> =
+            end.listen_paths.take().into_iter().map(|id| self.destroy_but_queued(id)).collect();
         end.end_listening();
-        // As Linux: who has not finished the handshake hears of the end by the reset of its next segment. To look for
-        // them among all paths costs too much where there is none: a program may have thousands of listening sockets.
+        // As Linux: who has not finished the handshake hears of the end by the reset of its next segment, which may wait
+        // in the queue of its path: a client that has finished it sends no other. To look for them among all paths costs too much where there is none: a program may have thousands of listening sockets.
         let half_open =
             |path: &&Path| path.stage::<StreamStage>().is_some_and(|stage| stage.is_half_open_of(end));
         let orphans: Vec<PathId> =
             if has_begun { self.paths.iter().filter(half_open).map(Path::id).collect() } else { Vec::new() };
-        for id in orphans {
-            self.destroy(id);
+        let unfinished: Vec<_> = orphans.into_iter().map(|id| self.destroy_but_queued(id)).collect();
+        for waiting in listened.into_iter().chain(unfinished) {
+            self.classify_queued(waiting, now);
         }
         // One that is not in the queue any more has been accepted, and maybe closed since.
         if end.is_shadow {

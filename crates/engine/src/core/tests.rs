@@ -497,6 +497,34 @@ fn half_open_connections_go_with_their_listener() {
     assert_eq!(pair.server.socket_paths(), 0);
 }
 
+/// What has come and waits in a path's queue when the listening socket is closed is refused like what comes later: a client
+/// that has finished the handshake may have nothing more to send.
+#[test]
+fn what_waits_when_the_listener_goes_is_refused() {
+    let mut pair = Pair::new(4, WireConfig::default());
+    let listener = pair.listen(80);
+    let last_step = pair.connect(80);
+    while pair.client.state(last_step) & slot_state::CONNECTED == 0 {
+        pair.server.settle(pair.now);
+        pair.now += Duration::from_micros(10);
+        pair.client.settle(pair.now);
+    }
+    let syn = pair.connect(80);
+    pair.client.settle(pair.now);
+    pair.now += Duration::from_micros(10);
+    let now = pair.now;
+    pair.server.core.pull(now);
+    let queued: usize = pair.server.core.paths.iter().map(|path| path.queue().len()).sum();
+    assert_eq!(queued, 2);
+    pair.server.request(listener, slot_request::CLOSE);
+    pair.server.core.listen_to_programs(now);
+    pair.until("both are refused", |pair| {
+        [last_step, syn].iter().all(|&client| pair.client.state(client) & slot_state::FAILED != 0)
+    });
+    assert!(pair.now - now < Duration::from_millis(500), "only when the SYN was sent again");
+    assert_eq!(pair.server.socket_paths(), 0);
+}
+
 /// A stream whose pieces lie in the ring and in a file by turns arrives as if it had been copied.
 #[test]
 fn pieces_of_files_in_the_stream() {
