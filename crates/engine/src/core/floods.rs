@@ -19,7 +19,13 @@ pub(super) const LONGEST_QUEUE: u32 = 256;
 impl Core {
     /// A packet of no flow that we know: perhaps it is to be answered (a reset, port unreachable).
     pub(super) fn on_stray(&mut self, net: usize, key: &FlowKey, message: Message, now: Time) {
-        let Some(message) = self.keep_stray(net, key, message) else { return };
+        if let Some(message) = self.keep_stray(net, key, message) {
+            self.refuse_stray(net, key, message, now);
+        }
+    }
+
+    /// A packet that is nobody's.
+    pub(super) fn refuse_stray(&mut self, net: usize, key: &FlowKey, message: Message, now: Time) {
         match self.nets[net].interface().stray_path(key) {
             Some(id) => {
                 let is_syn = is_syn(message.bytes());

@@ -217,6 +217,10 @@ impl Core {
                     self.finished.on_drop(class, reason);
                 }
                 Effect::Reclassify(message) => self.classify(net, message, now),
+                Effect::Stray(key, message) => match self.flows.lookup(&key) {
+                    Some(id) => _ = self.offer(id, message, now),
+                    None => self.refuse_stray(net, &key, message, now),
+                },
                 Effect::Loop(message) => self.loop_back(net, &message),
                 Effect::Notify(key, control) => self.notify(net, &key, control, now),
                 Effect::Elsewhere(message) => {

@@ -114,10 +114,10 @@ impl ListenStage {
             return context.account.on_drop(DropReason::BadFlags);
         }
         if flags.contains(Flags::ACK) && !flags.contains(Flags::SYN) && self.expects_cookies(context.now) {
-            match self.recall(&message, &header, context.now) {
-                Some(recalled) => return self.on_cookie(message, &header, recalled, context),
-                None => self.backlog.refused.set(self.backlog.refused.get() + 1),
-            }
+            return match self.recall(&message, &header, context.now) {
+                Some(recalled) => self.on_cookie(message, &header, recalled, context),
+                None => self.on_no_cookie(message, &header, context),
+            };
         }
         if flags.contains(Flags::ACK) {
             context.account.on_drop(DropReason::NoPath);
@@ -141,10 +141,20 @@ impl ListenStage {
         let Some(source) = message.facts.source else { return };
         let remote = Endpoint::new(source, header.source_port);
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
-            return context.account.on_drop(DropReason::BadFlags);
+            // What came with it.
+            return context.effects.push(Effect::Reclassify(restored(message)));
         }
         let begins = Some((Name::Other(COOKIE), Value::Any(Rc::new(recalled))));
         self.create(message, header, remote, begins, context);
+    }
+
+    /// An acknowledgment that brings back no cookie. What follows one that does may have come to this path, too, before
+    /// that made the connection.
+    fn on_no_cookie(&mut self, message: Message, header: &Header, context: &mut Context<'_>) {
+        self.backlog.refused.set(self.backlog.refused.get() + 1);
+        if let Some(key) = key_of(&self.interface, &message, header) {
+            context.effects.push(Effect::Stray(key, restored(message)));
+        }
     }
 
     /// Cookies may be about.

@@ -360,6 +360,30 @@ fn in_a_flood_a_cookie_makes_the_connection_with_all_that_was_offered() {
     assert_eq!(check_pieces(&server.received()), 3_000);
 }
 
+/// What a client sends at once behind the cookie's acknowledgment comes in the same burst, and all of it is the connection's.
+#[test]
+fn what_comes_with_a_cookie_is_for_its_connection() {
+    let (mut server, mut client) = hosts();
+    let listen = listen(&mut server, 1);
+    server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let syn = wire(&client, sent);
+    let answer = server.on_frame(&syn[0]);
+    let sent = client.on_frame(&wire(&server, answer)[0]);
+    let mut burst = wire(&client, sent);
+    let sent = client.send(path, control(Control::Written(4_000)));
+    burst.append(&mut wire(&client, sent));
+    assert!(burst.len() > 2, "the last one's number is not the cookie's");
+    for frame in &burst {
+        assert!(server.receive(listen, frame).is_empty(), "a reset");
+    }
+    server.carry_out(listen);
+    let child = server.created[1];
+    assert_eq!(state(&server, child), State::Established);
+    assert_eq!(check_pieces(&server.received()), 4_000, "none of it has to be sent again");
+}
+
 #[test]
 fn a_guess_is_no_cookie_and_a_cookie_serves_its_flow_only() {
     let (mut server, mut client) = hosts();

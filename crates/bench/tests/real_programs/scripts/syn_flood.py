@@ -66,10 +66,16 @@ for _ in range(4):
     took.append(round(time_s, 3))
     options.append(options_of(s))
     s.close()
-known, met = [], []
+def stranger_meets(stranger):
+    try:
+        meet(stranger, met)
+    except Exception as error:
+        failed.append(f"{stranger}: {error!r}")
+
+known, met, failed = [], [], []
 for _ in range(KNOWN_CONNECTS):
     meet("", known)
-threads = [threading.Thread(target=meet, args=(stranger, met)) for stranger in strangers]
+threads = [threading.Thread(target=stranger_meets, args=(stranger,)) for stranger in strangers]
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -81,4 +87,4 @@ wanted = TIMESTAMPS | SACK | WINDOW_SCALE
 assert all(flags & wanted == wanted and scale > 0 for flags, scale in options), f"options were lost: {options}"
 print(json.dumps({"alone": alone, "flooded": flooded, "connect_s": took, "options": options,
                   "known": len(known), "known_at_once": sum(lost == 0 for _, lost in known),
-                  "strangers": len(met), "strangers_s": sorted(time_s for time_s, _ in met)}))
+                  "strangers": len(met), "failed": failed, "strangers_s": sorted(time_s for time_s, _ in met)}))
