@@ -293,8 +293,8 @@ fn sack_blocks_name_the_latest_first() {
     quiet(&mut connection, ms(2));
 }
 
-/// Behind a gap the first three segments are acknowledged at once, the next together a millisecond later, and what fills
-/// it at once again; without SACK each is.
+/// Behind a gap the first three segments are acknowledged at once, then every fourth, or what came in a moment together, and
+/// what fills it at once again; without SACK each is.
 #[test]
 fn acknowledgments_of_a_long_gap_are_merged() {
     for (sack, merges) in [(true, true), (false, false)] {
@@ -321,15 +321,24 @@ fn acknowledgments_of_a_long_gap_are_merged() {
         assert!(later.iter().all(|ack| ack.is_none() == merges), "{later:?}");
         if merges {
             let due = connection.next_timeout().unwrap();
-            assert_eq!(due, now + Duration::from_micros(1_009));
+            assert_eq!(due, now + Duration::from_micros(59));
             connection.on_timeout(due);
             let header = expect(&mut connection, due, Flags::ACK, 1, 1).header;
             let block = header.options.sack.as_slice()[0];
             assert_eq!((block.0.wrapping_sub(PEER), block.1.wrapping_sub(PEER)), (1_001, 7_001));
             quiet(&mut connection, due);
         }
+        for number in 7..=10 {
+            connection.on_segment(&segment(number * 1_000 + 1, 1, Flags::ACK), 1_000, ms(51));
+            assert_eq!(connection.poll_transmit(ms(51)).is_some(), !merges || number == 10, "the {number}. one");
+        }
         connection.on_segment(&segment(1, 1, Flags::ACK), 1_000, ms(60));
-        expect(&mut connection, ms(60), Flags::ACK, 1, 7_001);
+        expect(&mut connection, ms(60), Flags::ACK, 1, 11_001);
+        // The peer sees at once how long its segments take now.
+        for number in 11..=13 {
+            connection.on_segment(&segment(number * 1_000 + 1, 1, Flags::ACK), 1_000, ms(61));
+            expect(&mut connection, ms(61), Flags::ACK, 1, number * 1_000 + 1_001);
+        }
     }
 }
 
