@@ -6,6 +6,11 @@
 //! sender whose buffer is the limit has all of it outstanding, so twice as much follows, and so on until something else
 //! is the limit.
 //!
+//! Over a long path that is too little while what passes grows: by the time a sender feels a window, it has doubled twice.
+//! Who has to wait for windows in slow start sends each as a burst, and does not see how full the line's queue is
+//! (RFC 9406), until that overflows. So there the buffer leads by what the last round trip grew by, at most for two more
+//! such steps; Linux does the same.
+//!
 //! The round trip is the least one. Were it the present one, a flow that fills a queue (the peer's backlog, or the run
 //! queue between us and a program) would have its buffers grow for the queue to grow.
 
@@ -21,6 +26,9 @@ const LEAST: u32 = 64 << 10;
 /// Segments beyond what passes, as Linux has it: the start of a flow is small.
 const SLACK_SEGMENTS: u128 = 16;
 
+/// From this round trip on it pays to lead: on shorter ones flows start in no time, and rates waver.
+const LEADS_FROM: Duration = Duration::from_millis(5);
+
 /// One direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizing {
@@ -28,6 +36,8 @@ pub(super) struct Sizing {
     from: u64,
     /// When that was.
     at: Time,
+    /// What passed in the round trip before, in bytes.
+    before: u64,
     /// The largest need that was told.
     told: u32,
 }
@@ -48,8 +58,16 @@ impl Sizing {
         let passed = position.saturating_sub(self.from);
         (self.from, self.at) = (position, now);
         let within = u128::from(passed) * round_trip.as_nanos() / elapsed.as_nanos().max(1);
-        let need = 2 * within + SLACK_SEGMENTS * u128::from(segment);
-        let need = u32::try_from(need).unwrap_or(u32::MAX).min(1 << 31).next_power_of_two();
+        let slack = SLACK_SEGMENTS * u128::from(segment);
+        let size = |bytes: u128| u32::try_from(bytes).unwrap_or(u32::MAX).min(1 << 31);
+        let mut need = size(2 * within + slack).next_power_of_two();
+        if round_trip >= LEADS_FROM {
+            let before = u128::from(std::mem::replace(&mut self.before, within as u64));
+            let grown = within.saturating_sub(before).min(if before == 0 { within } else { before });
+            let leads = 2 * within + 6 * within * grown / before.max(grown).max(1);
+            // Whole powers of two: the one below.
+            need = need.max((size(leads + slack) / 2 + 1).next_power_of_two());
+        }
         (need > self.told.max(LEAST)).then(|| {
             self.told = need;
             need
@@ -78,6 +96,33 @@ mod tests {
         }
     }
 
+    /// At the end of a round trip in which so much passed the sender is sending twice as much, and the next acknowledgments
+    /// let it send four times as much.
+    #[test]
+    fn a_flow_that_doubles_over_a_long_path_never_meets_its_window() {
+        let (long, short) = (ROUND, Some(Duration::from_millis(1)));
+        for (round, leads) in [(long, true), (short, false)] {
+            let mut sizing = Sizing::default();
+            let mut now = Time::from_millis(1_000);
+            sizing.on_passed(0, round, 1_000, now);
+            let (mut position, mut passed) = (0, 20_000);
+            for _ in 0..7 {
+                now += round.unwrap();
+                position += passed;
+                let need = sizing.on_passed(position, round, 1_000, now).map_or(64 << 10, u64::from);
+                assert_eq!(need >= 4 * passed && need <= 8 * passed + 16_000, leads, "{need} after {passed}");
+                passed *= 2;
+            }
+            // It goes on as it is: nothing more.
+            for _ in 0..3 {
+                now += round.unwrap();
+                position += passed / 2;
+                let more = sizing.on_passed(position, round, 1_000, now);
+                assert_eq!(more, None, "after {passed}");
+            }
+        }
+    }
+
     #[test]
     fn what_is_slower_than_its_buffer_needs_no_more() {
         let mut sizing = Sizing::default();
@@ -85,9 +130,9 @@ mod tests {
         sizing.on_passed(0, ROUND, 1_000, now);
         for step in 1..100 {
             now += Duration::from_millis(10);
-            // 20,000 bytes in a round trip.
+            // 20,000 bytes in a round trip. In the first one nobody knows what follows.
             let need = sizing.on_passed(2_000 * step, ROUND, 1_000, now);
-            assert_eq!(need, None);
+            assert_eq!(need, (step == 10).then_some(131_072));
         }
     }
 
