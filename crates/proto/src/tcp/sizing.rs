@@ -59,15 +59,13 @@ impl Sizing {
         (self.from, self.at) = (position, now);
         let within = u128::from(passed) * round_trip.as_nanos() / elapsed.as_nanos().max(1);
         let slack = SLACK_SEGMENTS * u128::from(segment);
-        let size = |bytes: u128| u32::try_from(bytes).unwrap_or(u32::MAX).min(1 << 31);
-        let mut need = size(2 * within + slack).next_power_of_two();
+        let mut need = 2 * within + slack;
         if round_trip >= LEADS_FROM {
             let before = u128::from(std::mem::replace(&mut self.before, within as u64));
             let grown = within.saturating_sub(before).min(if before == 0 { within } else { before });
-            let leads = 2 * within + 6 * within * grown / before.max(grown).max(1);
-            // Whole powers of two: the one below.
-            need = need.max((size(leads + slack) / 2 + 1).next_power_of_two());
+            need += 6 * within * grown / before.max(grown).max(1);
         }
+        let need = u32::try_from(need).unwrap_or(u32::MAX).min(1 << 31).next_power_of_two();
         (need > self.told.max(LEAST)).then(|| {
             self.told = need;
             need
@@ -110,7 +108,7 @@ mod tests {
                 now += round.unwrap();
                 position += passed;
                 let need = sizing.on_passed(position, round, 1_000, now).map_or(64 << 10, u64::from);
-                assert_eq!(need >= 4 * passed && need <= 8 * passed + 16_000, leads, "{need} after {passed}");
+                assert_eq!(need >= 8 * passed && need <= 16 * passed + 32_000, leads, "{need} after {passed}");
                 passed *= 2;
             }
             // It goes on as it is: nothing more.
@@ -132,7 +130,7 @@ mod tests {
             now += Duration::from_millis(10);
             // 20,000 bytes in a round trip. In the first one nobody knows what follows.
             let need = sizing.on_passed(2_000 * step, ROUND, 1_000, now);
-            assert_eq!(need, (step == 10).then_some(131_072));
+            assert_eq!(need, (step == 10).then_some(262_144));
         }
     }
 
