@@ -108,7 +108,11 @@ mod tests {
                 now += round.unwrap();
                 position += passed;
                 let need = sizing.on_passed(position, round, 1_000, now).map_or(64 << 10, u64::from);
-                assert_eq!(need >= 8 * passed && need <= 16 * passed + 32_000, leads, "{need} after {passed}");
+                assert_eq!(
+                    need >= 8 * passed && need <= 16 * passed + 32_000,
+                    leads,
+                    "{need} after {passed}"
+                );
                 passed *= 2;
             }
             // It goes on as it is: nothing more.

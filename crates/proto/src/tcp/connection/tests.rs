@@ -330,7 +330,11 @@ fn acknowledgments_of_a_long_gap_are_merged() {
         }
         for number in 7..=10 {
             connection.on_segment(&segment(number * 1_000 + 1, 1, Flags::ACK), 1_000, ms(51));
-            assert_eq!(connection.poll_transmit(ms(51)).is_some(), !merges || number == 10, "the {number}. one");
+            assert_eq!(
+                connection.poll_transmit(ms(51)).is_some(),
+                !merges || number == 10,
+                "the {number}. one"
+            );
         }
         connection.on_segment(&segment(1, 1, Flags::ACK), 1_000, ms(60));
         expect(&mut connection, ms(60), Flags::ACK, 1, 11_001);
