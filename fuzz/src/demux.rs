@@ -368,9 +368,16 @@ impl Host {
                 self.table.remove(id);
             }
             Effect::Reclassify(message) => self.classify(message, depth + 1),
+            Effect::Follow(key, message) => {
+                if let Some(&path) = self.flows.get(&key) {
+                    self.run(path, Some(message), depth + 1);
+                }
+            }
             Effect::Stray(key, message) => {
                 let path = self.flows.get(&key).copied().or_else(|| self.net.interface.stray_path(&key));
-                self.run(path.unwrap(), Some(message), depth + 1);
+                if let Some(path) = path {
+                    self.run(path, Some(message), depth + 1);
+                }
             }
             Effect::Notify(key, control) => {
                 if let Some(&path) = self.flows.get(&key) {

@@ -138,6 +138,8 @@ pub enum Effect {
     },
     /// Classify this whole datagram afresh (its fragments have been put together).
     Reclassify(Message),
+    /// This came to a listen path behind what asked for a path of this flow: it is that path's, if it could be made.
+    Follow(FlowKey, Message),
     /// A listen path does not want this: it is for the path of its flow, if there is one by now, or a stray.
     Stray(FlowKey, Message),
     /// This datagram went out to a group or to everybody: sockets of this machine that want it get it, too. Its data, with

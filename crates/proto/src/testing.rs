@@ -237,6 +237,11 @@ impl Host {
                 | Effect::Elsewhere(_)
                 | Effect::Loop(_) => {}
                 Effect::Reclassify(message) => out.append(&mut self.on_received(message)),
+                Effect::Follow(key, message) => {
+                    if let Some(&id) = self.flows.get(&key) {
+                        out.append(&mut self.receive_message(id, message));
+                    }
+                }
                 Effect::Stray(key, message) => {
                     let path = self.flows.get(&key).copied().or_else(|| self.interface.stray_path(&key));
                     out.append(&mut self.receive_message(path.unwrap(), message));

@@ -27,6 +27,8 @@ use crate::wishes::Granted;
 /// Flags in the fourteenth byte of a TCP header.
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
+/// Packets that are refused in one turn when a listening socket is closed.
+const MOST_REFUSED: usize = 256;
 
 impl Core {
     /// Creates a path and takes it into the tables.
@@ -217,6 +219,11 @@ impl Core {
                     self.finished.on_drop(class, reason);
                 }
                 Effect::Reclassify(message) => self.classify(net, message, now),
+                Effect::Follow(key, message) => match self.flows.lookup(&key) {
+                    Some(id) => _ = self.offer(id, message, now),
+                    // Its peer sends it again, as what it follows.
+                    None => self.count_drop(from, DropReason::Refused),
+                },
                 Effect::Stray(key, message) => match self.flows.lookup(&key) {
                     Some(id) => _ = self.offer(id, message, now),
                     None => self.refuse_stray(net, &key, message, now),
@@ -415,7 +422,9 @@ impl Core {
         let net = self.extras[id.index as usize].net as usize;
         let mut waiting = Vec::new();
         while let Some(message) = self.paths.get_mut(id).and_then(Path::take_queued) {
-            waiting.push(message);
+            if !matches!(message.body, Body::Control(_)) {
+                waiting.push(message);
+            }
         }
         self.destroy(id);
         (net, waiting)
@@ -477,14 +486,21 @@ impl Core {
             end.listen_paths.take().into_iter().map(|id| self.destroy_but_queued(id)).collect();
         end.end_listening();
         // As Linux: who has not finished the handshake hears of the end by the reset of its next segment, which may wait
-        // in the queue of its path: a client that has finished it sends no other. To look for them among all paths costs too much where there is none: a program may have thousands of listening sockets.
+        // in the queue of its path: a client that has finished it may send no other. To look for them among all paths
+        // costs too much where there is none: a program may have thousands of listening sockets.
         let half_open =
             |path: &&Path| path.stage::<StreamStage>().is_some_and(|stage| stage.is_half_open_of(end));
         let orphans: Vec<PathId> =
             if has_begun { self.paths.iter().filter(half_open).map(Path::id).collect() } else { Vec::new() };
         let unfinished: Vec<_> = orphans.into_iter().map(|id| self.destroy_but_queued(id)).collect();
-        for waiting in listened.into_iter().chain(unfinished) {
-            self.classify_queued(waiting, now);
+        // In this turn: a long backlog's rest hears of it when it asks again.
+        let mut left = MOST_REFUSED;
+        for (net, mut waiting) in unfinished.into_iter().chain(listened) {
+            for _ in waiting.drain(left.min(waiting.len())..) {
+                self.unowned.on_drop(DropReason::NoPath);
+            }
+            left -= waiting.len();
+            self.classify_queued((net, waiting), now);
         }
         // One that is not in the queue any more has been accepted, and maybe closed since.
         if end.is_shadow {

@@ -141,8 +141,10 @@ impl ListenStage {
         let Some(source) = message.facts.source else { return };
         let remote = Endpoint::new(source, header.source_port);
         if context.effects.iter().any(|effect| is_creation_for(effect, remote)) {
-            // What came with it.
-            return context.effects.push(Effect::Reclassify(restored(message)));
+            return match key_of(&self.interface, &message, header) {
+                Some(key) => context.effects.push(Effect::Follow(key, restored(message))),
+                None => context.account.on_drop(DropReason::Malformed),
+            };
         }
         let begins = Some((Name::Other(COOKIE), Value::Any(Rc::new(recalled))));
         self.create(message, header, remote, begins, context);
@@ -152,8 +154,9 @@ impl ListenStage {
     /// that made the connection.
     fn on_no_cookie(&mut self, message: Message, header: &Header, context: &mut Context<'_>) {
         self.backlog.refused.set(self.backlog.refused.get() + 1);
-        if let Some(key) = key_of(&self.interface, &message, header) {
-            context.effects.push(Effect::Stray(key, restored(message)));
+        match key_of(&self.interface, &message, header) {
+            Some(key) => context.effects.push(Effect::Stray(key, restored(message))),
+            None => context.account.on_drop(DropReason::Malformed),
         }
     }
 

@@ -8,8 +8,8 @@
 //!
 //! Over a long path that is too little while what passes grows: by the time a sender feels a window, it has doubled twice.
 //! Who has to wait for windows in slow start sends each as a burst, and does not see how full the line's queue is
-//! (RFC 9406), until that overflows. So there the buffer leads by what the last round trip grew by, at most for two more
-//! such steps; Linux does the same.
+//! (RFC 9406), until that overflows. So where more passes than ever before, the buffer leads by two more such steps, each a
+//! doubling at most; Linux's leads by the last step, too. What comes back after a pause or a loss is nothing new.
 //!
 //! The round trip is the least one. Were it the present one, a flow that fills a queue (the peer's backlog, or the run
 //! queue between us and a program) would have its buffers grow for the queue to grow.
@@ -26,8 +26,10 @@ const LEAST: u32 = 64 << 10;
 /// Segments beyond what passes, as Linux has it: the start of a flow is small.
 const SLACK_SEGMENTS: u128 = 16;
 
-/// From this round trip on it pays to lead: on shorter ones flows start in no time, and rates waver.
+/// From this round trip on it pays to lead: over shorter ones flows start in no time.
 const LEADS_FROM: Duration = Duration::from_millis(5);
+/// Of what twice the present size is to a buffer that leads by two doublings: the rest.
+const LEAD: u128 = 2 * 4 - 2;
 
 /// One direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,8 +38,8 @@ pub(super) struct Sizing {
     from: u64,
     /// When that was.
     at: Time,
-    /// What passed in the round trip before, in bytes.
-    before: u64,
+    /// The most that passed in a round trip before, in bytes.
+    most: u64,
     /// The largest need that was told.
     told: u32,
 }
@@ -61,9 +63,11 @@ impl Sizing {
         let slack = SLACK_SEGMENTS * u128::from(segment);
         let mut need = 2 * within + slack;
         if round_trip >= LEADS_FROM {
-            let before = u128::from(std::mem::replace(&mut self.before, within as u64));
-            let grown = within.saturating_sub(before).min(if before == 0 { within } else { before });
-            need += 6 * within * grown / before.max(grown).max(1);
+            let most = u128::from(self.most);
+            // Of the first round trip nobody knows what it grew from.
+            let grown = within.saturating_sub(most).min(most);
+            need += LEAD * within * grown / most.max(1);
+            self.most = self.most.max(within as u64);
         }
         let need = u32::try_from(need).unwrap_or(u32::MAX).min(1 << 31).next_power_of_two();
         (need > self.told.max(LEAST)).then(|| {
@@ -104,21 +108,18 @@ mod tests {
             let mut now = Time::from_millis(1_000);
             sizing.on_passed(0, round, 1_000, now);
             let (mut position, mut passed) = (0, 20_000);
-            for _ in 0..7 {
+            for step in 0..8 {
                 now += round.unwrap();
                 position += passed;
                 let need = sizing.on_passed(position, round, 1_000, now).map_or(64 << 10, u64::from);
-                assert_eq!(
-                    need >= 8 * passed && need <= 16 * passed + 32_000,
-                    leads,
-                    "{need} after {passed}"
-                );
+                let does = need >= 8 * passed && need <= 16 * passed + 32_000;
+                assert_eq!(does, leads && step > 0, "{need} after {passed}");
                 passed *= 2;
             }
-            // It goes on as it is: nothing more.
-            for _ in 0..3 {
-                now += round.unwrap();
-                position += passed / 2;
+            // It goes on as it is, with losses and pauses: nothing more.
+            for (rounds, of) in [(1, 2), (1, 2), (1, 20), (1, 2), (9, 2), (1, 3), (1, 2)] {
+                now += round.unwrap() * rounds;
+                position += passed / of;
                 let more = sizing.on_passed(position, round, 1_000, now);
                 assert_eq!(more, None, "after {passed}");
             }
@@ -132,9 +133,9 @@ mod tests {
         sizing.on_passed(0, ROUND, 1_000, now);
         for step in 1..100 {
             now += Duration::from_millis(10);
-            // 20,000 bytes in a round trip. In the first one nobody knows what follows.
+            // 20,000 bytes in a round trip.
             let need = sizing.on_passed(2_000 * step, ROUND, 1_000, now);
-            assert_eq!(need, (step == 10).then_some(262_144));
+            assert_eq!(need, None);
         }
     }
 

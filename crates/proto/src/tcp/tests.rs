@@ -384,6 +384,28 @@ fn what_comes_with_a_cookie_is_for_its_connection() {
     assert_eq!(check_pieces(&server.received()), 4_000, "none of it has to be sent again");
 }
 
+/// Where the connection cannot be made, what comes with its cookie is dropped with it, and nothing is reset: the client sends
+/// it again.
+#[test]
+fn what_comes_with_a_cookie_that_is_refused_is_dropped() {
+    let (mut server, mut client) = hosts();
+    let listen = listen(&mut server, 1);
+    server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
+    let path = connecting(&mut client, 5000);
+    let sent = client.expire(path, Duration::ZERO);
+    let syn = wire(&client, sent);
+    let answer = server.on_frame(&syn[0]);
+    let sent = client.on_frame(&wire(&server, answer)[0]);
+    let acknowledgment = &wire(&client, sent)[0];
+    for _ in 0..3 {
+        assert!(server.receive(listen, acknowledgment).is_empty());
+    }
+    let effects = server.effects();
+    let [Effect::Create { .. }, Effect::Follow(..), Effect::Follow(..)] = &effects[..] else {
+        panic!("{effects:?}: none of them comes back to the listen path");
+    };
+}
+
 #[test]
 fn a_guess_is_no_cookie_and_a_cookie_serves_its_flow_only() {
     let (mut server, mut client) = hosts();

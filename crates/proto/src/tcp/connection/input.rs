@@ -14,8 +14,8 @@ use crate::tcp::timers::Timer;
 
 /// The peer's full segment until one is seen. Linux: `TCP_MSS_DEFAULT`.
 pub(super) const INITIAL_SEGMENT: u16 = 536;
-/// Acknowledgments without delay at the start, so that the peer's window opens, and behind a gap that is filled. Linux:
-/// `TCP_MAX_QUICKACKS`.
+/// Acknowledgments without delay at the start, so that the peer's window opens, and behind a gap that was filled: what came
+/// of it meanwhile was told late. Linux: `TCP_MAX_QUICKACKS`.
 pub(super) const QUICK_ACKS: u8 = 16;
 /// At the start, a small segment's acknowledgment waits this long for an answer to ride on: enough for a server's
 /// reply, too little for a peer that waits (Nagle) to notice.
@@ -24,7 +24,7 @@ const QUICK_DELAY: Duration = Duration::from_millis(1);
 const TOLD_AT_ONCE: u8 = 3;
 /// Segments behind a gap that have no acknowledgment of their own before one has.
 const MOST_MERGED: u8 = 3;
-/// How long their acknowledgment waits at most, before a tick of the engine's wheel: of a millisecond, as Linux's.
+/// What their acknowledgment waits at most. The tick of the engine's wheel comes on top: together Linux's millisecond.
 const LONGEST_MERGE: Duration = Duration::from_micros(50);
 /// RFC 7323 §5.5: a timestamp older than this says nothing.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
@@ -318,7 +318,9 @@ impl Connection {
                 unordered.tells = true;
                 unordered.ranges.advance(position + take)
             });
-            receive.quick = receive.quick.max(QUICK_ACKS);
+            if next > position + take && !self.answers {
+                receive.quick = receive.quick.max(QUICK_ACKS);
+            }
             // Not over the place of the FIN that waits for them.
             receive.next = receive.fin_at.map_or(next, |fin| fin.min(next));
             self.owed = Owed::Now;
@@ -332,7 +334,7 @@ impl Connection {
     /// of a gap the first ones go at once, by which the peer sees a loss, and then every fourth, or what came in a moment:
     /// else each segment behind a gap that lasts a round trip costs a packet. Not fewer: a sender's slow start ends by the
     /// round-trip times of the first eight acknowledgments of a round (RFC 9406 §4.2), and meanwhile grows by all that they
-    /// tell of. Merged by the millisecond alone, as Linux merges them, they let it overrun the queue of a line.
+    /// tell of. Merged by the millisecond alone they let it overrun the queue of a line. Quick ones are not merged.
     /// The first ones are one for each segment, also of a burst ([`Connection::poll_told`]): the peer then sends a burst's
     /// worth again in parts, and not all in the moment that lost some of it, as behind a policer.
     fn tell_of_gap(&mut self, now: Time) {
