@@ -6,7 +6,8 @@
 //! sender whose buffer is the limit has all of it outstanding, so twice as much follows, and so on until something else
 //! is the limit.
 //!
-//! Over a long path that is too little while what passes grows: by the time a sender feels a window, it has doubled twice.
+//! Inward over a long path that is too little while what passes grows: by the time a sender feels a window, it has doubled
+//! twice.
 //! Who has to wait for windows in slow start sends each as a burst, and does not see how full the line's queue is
 //! (RFC 9406), until that overflows. So where more passes than ever before, the buffer leads by two more such steps, each a
 //! doubling at most; Linux's leads by the last step, too. What comes back after a pause or a loss is nothing new.
@@ -42,9 +43,16 @@ pub(super) struct Sizing {
     most: u64,
     /// The largest need that was told.
     told: u32,
+    /// It leads a flow that doubles.
+    leads: bool,
 }
 
 impl Sizing {
+    /// For what the peer may send.
+    pub(super) fn leading() -> Sizing {
+        Sizing { leads: true, ..Sizing::default() }
+    }
+
     /// The stream has come to `position`. The answer is the size that is needed, if that is more than ever before.
     pub(super) fn on_passed(
         &mut self,
@@ -62,7 +70,7 @@ impl Sizing {
         let within = u128::from(passed) * round_trip.as_nanos() / elapsed.as_nanos().max(1);
         let slack = SLACK_SEGMENTS * u128::from(segment);
         let mut need = 2 * within + slack;
-        if round_trip >= LEADS_FROM {
+        if self.leads && round_trip >= LEADS_FROM {
             let most = u128::from(self.most);
             // Of the first round trip nobody knows what it grew from.
             let grown = within.saturating_sub(most).min(most);
@@ -103,8 +111,10 @@ mod tests {
     #[test]
     fn a_flow_that_doubles_over_a_long_path_never_meets_its_window() {
         let (long, short) = (ROUND, Some(Duration::from_millis(1)));
-        for (round, leads) in [(long, true), (short, false)] {
-            let mut sizing = Sizing::default();
+        let (inward, outward) = (Sizing::leading(), Sizing::default());
+        for (mut sizing, round, leads) in
+            [(inward, long, true), (inward, short, false), (outward, long, false)]
+        {
             let mut now = Time::from_millis(1_000);
             sizing.on_passed(0, round, 1_000, now);
             let (mut position, mut passed) = (0, 20_000);

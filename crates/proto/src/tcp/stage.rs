@@ -133,7 +133,7 @@ impl TcpStage {
             end: End::Open,
             path_mtu_changes: 0,
             divisible: false,
-            receive_sizing: Sizing::default(),
+            receive_sizing: Sizing::leading(),
             send_sizing: Sizing::default(),
         }
     }
