@@ -7,8 +7,7 @@
 //! is the limit.
 //!
 //! Inward over a long path that is too little while what passes grows: by the time a sender feels a window, it has doubled
-//! twice.
-//! Who has to wait for windows in slow start sends each as a burst, and does not see how full the line's queue is
+//! twice. Who has to wait for windows in slow start sends each as a burst, and does not see how full the line's queue is
 //! (RFC 9406), until that overflows. So where more passes than ever before, the buffer leads by two more such steps, each a
 //! doubling at most; Linux's leads by the last step, too. What comes back after a pause or a loss is nothing new.
 //!

@@ -360,9 +360,9 @@ fn in_a_flood_a_cookie_makes_the_connection_with_all_that_was_offered() {
     assert_eq!(check_pieces(&server.received()), 3_000);
 }
 
-/// What a client sends at once behind the cookie's acknowledgment comes in the same burst, and all of it is the connection's.
-#[test]
-fn what_comes_with_a_cookie_is_for_its_connection() {
+/// A server whose backlog is full, a client that has its cookie, the listen path and the client's, and the acknowledgment
+/// that is on its way.
+fn with_a_cookie() -> (Host, Host, [PathId; 2], Vec<Vec<u8>>) {
     let (mut server, mut client) = hosts();
     let listen = listen(&mut server, 1);
     server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
@@ -371,7 +371,14 @@ fn what_comes_with_a_cookie_is_for_its_connection() {
     let syn = wire(&client, sent);
     let answer = server.on_frame(&syn[0]);
     let sent = client.on_frame(&wire(&server, answer)[0]);
-    let mut burst = wire(&client, sent);
+    let acknowledgment = wire(&client, sent);
+    (server, client, [listen, path], acknowledgment)
+}
+
+/// What a client sends at once behind the cookie's acknowledgment comes in the same burst, and all of it is the connection's.
+#[test]
+fn what_comes_with_a_cookie_is_for_its_connection() {
+    let (mut server, mut client, [listen, path], mut burst) = with_a_cookie();
     let sent = client.send(path, control(Control::Written(4_000)));
     burst.append(&mut wire(&client, sent));
     assert!(burst.len() > 2, "the last one's number is not the cookie's");
@@ -388,17 +395,9 @@ fn what_comes_with_a_cookie_is_for_its_connection() {
 /// it again.
 #[test]
 fn what_comes_with_a_cookie_that_is_refused_is_dropped() {
-    let (mut server, mut client) = hosts();
-    let listen = listen(&mut server, 1);
-    server.on_frame(&segment(Flags::SYN, |header| header.source_port = 77));
-    let path = connecting(&mut client, 5000);
-    let sent = client.expire(path, Duration::ZERO);
-    let syn = wire(&client, sent);
-    let answer = server.on_frame(&syn[0]);
-    let sent = client.on_frame(&wire(&server, answer)[0]);
-    let acknowledgment = &wire(&client, sent)[0];
+    let (mut server, _, [listen, _], burst) = with_a_cookie();
     for _ in 0..3 {
-        assert!(server.receive(listen, acknowledgment).is_empty());
+        assert!(server.receive(listen, &burst[0]).is_empty());
     }
     let effects = server.effects();
     let [Effect::Create { .. }, Effect::Follow(..), Effect::Follow(..)] = &effects[..] else {
