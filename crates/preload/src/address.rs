@@ -29,16 +29,18 @@ impl Name {
     }
 }
 
-/// What Linux says of an AF_INET address where a socket of AF_INET6 takes only addresses of its own family (`inet6_bind`,
-/// `tcp_v6_connect`).
+/// What Linux says of an address of the other family: of AF_INET6 to each socket of AF_INET, v4-mapped or not; of AF_INET
+/// where one of AF_INET6 takes only addresses of its own family (`inet6_bind`, `tcp_v6_connect`).
 pub(crate) fn misfit(inet6: bool, address: *const sockaddr, len: socklen_t) -> Option<c_int> {
-    if !inet6 || memory::is_nowhere(address) || (len as usize) < 2 {
+    if memory::is_nowhere(address) || (len as usize) < 2 {
         return None;
     }
     // SAFETY: the program vouches for `len` bytes, and two of them are the family.
     let family = c_int::from(unsafe { ptr::read_unaligned(ptr::addr_of!((*address).sa_family)) });
-    let short = (len as usize) < SIN6_LEN_RFC2133;
-    (family == AF_INET).then_some(if short { libc::EINVAL } else { libc::EAFNOSUPPORT })
+    let (other, least) =
+        if inet6 { (AF_INET, SIN6_LEN_RFC2133) } else { (AF_INET6, size_of::<sockaddr_in>()) };
+    let short = (len as usize) < least;
+    (family == other).then_some(if short { libc::EINVAL } else { libc::EAFNOSUPPORT })
 }
 
 /// No address has such a length.
@@ -132,6 +134,7 @@ pub(crate) fn destination(inet6: bool, to: *const sockaddr, len: socklen_t) -> R
         return Err(errno);
     }
     match parse(to, len) {
+        Given::Inet(_) if !inet6 && misfit(inet6, to, len).is_some() => Err(libc::EAFNOSUPPORT),
         Given::Inet(to) => Ok(Some(to)),
         Given::Unspecified if inet6 => Ok(None),
         // SAFETY: the program vouches for `len` bytes, which are enough.

@@ -9,7 +9,9 @@ use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
 use crate::adopt::{adopt, back_to_kernel, renew};
-use crate::reach::{kernel_has, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable};
+use crate::reach::{
+    is_reached, kernel_has, kernel_name, kernel_port, may_bind, serves_any, speaks, suitable,
+};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
@@ -78,7 +80,43 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
             Err(result) => result,
         };
     }
-    real::ours(real::bind(fd, address, len) as isize)
+    let result = real::ours(real::bind(fd, address, len) as isize);
+    if let Given::Inet(to) = given
+        && result == 0
+        && to.address.is_unspecified()
+        && to.port == 0
+    {
+        take_any_port(fd);
+    }
+    result
+}
+
+/// A datagram socket at every address has a port of the kernel's choice, which its program may tell to others: so it is
+/// ours, where the port is free on our side, until it sends to where paths do not lead.
+fn take_any_port(fd: c_int) {
+    if matches!(table::look(fd), Entry::Candidate { .. })
+        && serves_any()
+        && let Some((slot_kind::DATAGRAM, family)) = suitable(fd)
+        && let Some(name) = kernel_name(fd)
+        && name.port != 0
+        && let Ok(socket) = adopt(fd, slot_kind::DATAGRAM, family, Some(name))
+    {
+        options::keep(socket, kept::ANY_PORT, true);
+    }
+}
+
+/// A datagram socket that is ours for its port only, and has sent nothing.
+pub(crate) fn may_leave(socket: Socket) -> bool {
+    !socket.is_stream() && options::kept_bit(socket, kept::ANY_PORT) != 0
+}
+
+/// Such a one is to send to `to`: it stays where paths lead there.
+pub(crate) fn leave_for(fd: c_int, socket: Socket, to: Name) {
+    if is_reached(to) {
+        options::keep(socket, kept::ANY_PORT, false);
+    } else {
+        back_to_kernel(fd, socket);
+    }
 }
 
 /// An attempt to connect that has failed leaves Linux's socket as it was before (`tcp_done`), and so does listening that has

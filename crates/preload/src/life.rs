@@ -110,12 +110,10 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 Err(result) => return result,
             }
         }
+        let misfit = address::misfit(socket.is_inet6(), address, len);
         return match given {
-            Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => err(libc::EAFNOSUPPORT),
-            Given::Inet(to) if socket.is_stream() => {
-                let misfit = address::misfit(socket.is_inet6(), address, len);
-                misfit.map_or_else(|| stream(socket, to), err)
-            }
+            Given::Inet(_) if !socket.is_inet6() && misfit.is_some() => err(libc::EAFNOSUPPORT),
+            Given::Inet(to) if socket.is_stream() => misfit.map_or_else(|| stream(socket, to), err),
             Given::Inet(to) if clashes(socket, to) => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if leads_to(group_of(socket, to), slot_kind::DATAGRAM) => {
                 datagram::await_sent(socket);
@@ -155,8 +153,8 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
 fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Option<(u32, c_int)> {
     // The last asks most.
     let suits = |&(kind, family): &(u32, c_int)| {
-        let inet6_stream = family == libc::AF_INET6 && kind == slot_kind::STREAM;
-        address::misfit(inet6_stream, address, len).is_none()
+        let takes_both = family == libc::AF_INET6 && kind == slot_kind::DATAGRAM;
+        (takes_both || address::misfit(family == libc::AF_INET6, address, len).is_none())
             && speaks(fd, family, to.address)
             && leads_to(to, kind)
     };

@@ -193,6 +193,10 @@ pub(crate) fn receive_patiently(
                 done = take(socket, iov, 0, want, flags).map_or(0, |(got, _)| got);
                 options::move_peek_offset(socket, done as i64);
             }
+            // As Linux: who wants nothing waits once.
+            if want == 0 && matches!(errno, libc::EAGAIN | libc::EINTR) {
+                return 0;
+            }
             return if done > 0 { done as isize } else { err(errno) };
         }
     }

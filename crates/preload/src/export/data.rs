@@ -16,8 +16,8 @@ use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::wait::MOVED;
 use crate::{
-    adopt, cancel, control, datagram, errors, family, fast_open, memory, options, passing, sendfile, stream,
-    table, zero_copy,
+    adopt, bind, cancel, control, datagram, errors, family, fast_open, memory, options, passing, sendfile,
+    stream, table, zero_copy,
 };
 
 /// SPLICE_F_ALL of Linux.
@@ -81,13 +81,30 @@ fn send(socket: Socket, iov: &[iovec], flags: c_int, to: *const sockaddr, len: s
     }
 }
 
-/// A kernel socket that sends to where paths lead becomes ours first.
+/// A kernel socket that sends to where paths lead becomes ours first, and one of ours that sends elsewhere may go back.
 fn move_for_send(fd: c_int, to: *const sockaddr, len: socklen_t) {
-    if !to.is_null()
-        && matches!(family::look(fd), table::Entry::Candidate { .. })
-        && let Given::Inet(to @ Name { port: 1.., .. }) = address::parse(to, len)
-    {
-        adopt::adopt_for_send(fd, to);
+    if to.is_null() {
+        return;
+    }
+    let parsed = || match address::parse(to, len) {
+        Given::Inet(to @ Name { port: 1.., .. }) => Some(to),
+        _ => None,
+    };
+    match family::look(fd) {
+        table::Entry::Candidate { .. } => {
+            if let Some(to) = parsed() {
+                adopt::adopt_for_send(fd, to);
+            }
+        }
+        table::Entry::Socket(_) => {
+            if let Some(socket) = Socket::of(fd)
+                && bind::may_leave(socket)
+                && let Some(to) = parsed()
+            {
+                bind::leave_for(fd, socket, to);
+            }
+        }
+        _ => {}
     }
 }
 

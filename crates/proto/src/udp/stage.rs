@@ -168,9 +168,11 @@ impl UdpStage {
 }
 
 impl UdpStage {
-    /// RFC 1112 §7.1, RFC 1122 §3.3.6: sockets of this machine get what goes to their groups, and to everybody, too.
+    /// RFC 1112 §7.1, RFC 1122 §3.3.6: sockets of this machine get what goes to their groups, and to everybody, too. Only the
+    /// former can be done without (`ip_mc_output`).
     fn loop_back(&self, message: &Message, (source, to): (Address, Endpoint), context: &mut Context<'_>) {
-        if message.facts.reach == Reach::Link || !self.interface.accepts(to.address) {
+        let is_unwanted = message.facts.reach == Reach::Link && to.address.is_multicast();
+        if is_unwanted || !self.interface.accepts(to.address) {
             return;
         }
         let bytes = message.bytes();

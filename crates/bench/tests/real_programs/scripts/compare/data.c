@@ -337,6 +337,9 @@ CASE(timeouts) {
     out("%ld s, length %d", (long)got.tv_sec, len);
     T(recv(fd, &byte, 1, 0));
     T(recv(fd, &byte, 1, MSG_WAITALL));
+    T(recv(fd, &byte, 0, 0));
+    T(recv(fd, &byte, 0, MSG_PEEK));
+    T(recv(fd, &byte, 0, MSG_DONTWAIT));
     T(read(fd, &byte, 1));
     T(setsockopt(listening, SOL_SOCKET, SO_RCVTIMEO, &short_, sizeof short_));
     T(accept(listening, NULL, NULL));

@@ -879,3 +879,50 @@ CASE(the_last_that_was_bound_gets_it) {
         close(sockets[last]);
     }
 }
+
+static struct name anywhere(void) {
+    struct name any = name_of(own, 0);
+    if (family == AF_INET6) any.in6.sin6_addr = in6addr_any;
+    else any.in.sin_addr.s_addr = INADDR_ANY;
+    return any;
+}
+
+/* Who has not chosen his port may tell it to others. */
+CASE(a_port_that_was_not_chosen) {
+    struct name any = anywhere();
+    int fd = socket(family, SOCK_DGRAM, 0);
+    T(bind(fd, ADDRESS(any)));
+    tell("bind D");
+    told("first", fd);
+    T(await(fd, POLLIN));
+    T(recv(fd, bytes, 20, MSG_DONTWAIT));
+    T(bind(fd, ADDRESS(any)));
+    struct name nowhere = name_of(own, port_of(fd));
+    T(connect(fd, ADDRESS(nowhere)));
+}
+
+/* And who then sends elsewhere is answered there, at the same port. */
+CASE(a_port_that_was_not_chosen_elsewhere) {
+    struct name any = anywhere(), loopback = name_of(PICK(family == AF_INET ? "127.0.0.1" : "::ffff:127.0.0.1", "::1"), 0);
+    for (int way = 0; way < 3; way++) {
+        int fd = socket(family, SOCK_DGRAM, 0), there = socket(family, SOCK_DGRAM, 0);
+        NEED(bind(there, ADDRESS(loopback)) == 0 && bind(fd, ADDRESS(any)) == 0);
+        struct name to = loopback;
+        to.in.sin_port = htons(port_of(there)); /* where IPv6 has it, too */
+        int port = port_of(fd);
+        struct iovec piece = {"asks", 4};
+        struct msghdr asks = {.msg_name = &to, .msg_namelen = name_size(&to), .msg_iov = &piece, .msg_iovlen = 1};
+        if (way == 0) T(sendto(fd, "asks", 4, 0, ADDRESS(to)));
+        if (way == 1) T(sendmsg(fd, &asks, 0));
+        if (way == 2) { T(connect(fd, ADDRESS(to))); T(send(fd, "asks", 4, 0)); }
+        T(await(there, POLLIN));
+        socklen_t len = sizeof from;
+        T(recvfrom(there, bytes, 20, MSG_DONTWAIT, (struct sockaddr *)&from, &len));
+        out("from its port: %d", ntohs(from.in.sin_port) == port && port == port_of(fd));
+        T(sendto(there, "answers", 7, 0, (struct sockaddr *)&from, len));
+        T(await(fd, POLLIN));
+        T(recv(fd, bytes, 20, MSG_DONTWAIT));
+        close(fd);
+        close(there);
+    }
+}

@@ -495,3 +495,23 @@ CASE(groups_of_ipv4) {
     snprintf(command, sizeof command, "::ffff:%s", of_inet4);
     T(membership(fd, IPV6_JOIN_GROUP, command, device));
 }
+
+/* An address of IPv6 says nothing to a socket of IPv4, mapped or not. */
+CASE(mapped_addresses_at_sockets_of_ipv4) {
+    char mapped[64];
+    snprintf(mapped, sizeof mapped, "::ffff:%s", other_peer);
+    struct name to = name_of(mapped, 7), at = name_of(mapped, 0);
+    for (int bound = 0; bound < 2; bound++) {
+        int fd = socket(AF_INET, SOCK_DGRAM, 0), stream = socket(AF_INET, SOCK_STREAM, 0);
+        struct name here = of_inet(other_own, 0);
+        if (bound) NEED(bind(fd, ADDRESS(here)) == 0 && bind(stream, ADDRESS(here)) == 0);
+        T(connect(stream, ADDRESS(to)));
+        T(connect(fd, ADDRESS(to)));
+        T(sendto(fd, "x", 1, 0, ADDRESS(to)));
+        T(connect(fd, (struct sockaddr *)&to, 20));
+        T(connect(fd, (struct sockaddr *)&to, 12));
+        T(sendto(fd, "x", 1, 0, (struct sockaddr *)&to, 12));
+        T(bind(fd, ADDRESS(at)));
+        T(bind(stream, ADDRESS(at)));
+    }
+}

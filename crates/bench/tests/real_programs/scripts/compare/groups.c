@@ -23,6 +23,12 @@ CASE(broadcasts) {
     receive(fd, 0);
     T(await(second, POLLIN));
     T(recv(second, bytes, 20, MSG_DONTWAIT));
+    /* That is for groups only. */
+    T(set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+    everybody.in.sin_port = htons(7117);
+    T(sendto(fd, "own", 3, 0, ADDRESS(everybody)));
+    T(await(second, POLLIN));
+    T(recv(second, bytes, 20, MSG_DONTWAIT));
 }
 
 static const char *group = "239.7.1.8";
