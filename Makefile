@@ -8,7 +8,7 @@ RELEASE := $(TARGET)/release
 # Experiments and demo need root: network namespaces, packet sockets.
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
-.PHONY: help deps build packetdrill demo test test-redis test-kernels check bench install uninstall clean
+.PHONY: help deps build packetdrill demo test test-redis test-kernels check bench peers install uninstall clean
 
 help:
 	@echo 'make demo     a preferred client stays fast: set-up, build, run, table, figure'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-kernels  a smoke test on other kernels, under QEMU (downloads Debian packages)'
 	@echo 'make check    format, clippy with warnings as errors, documentation'
 	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
+	@echo 'make peers    other stacks that `bench stream` and `bench rr` compare with (--peer smoltcp)'
 	@echo 'make build    the release build'
 	@echo 'make packetdrill  the plug-in for google/packetdrill'
 	@echo 'make install  program, library, manual pages, completions (PREFIX=$(PREFIX), DESTDIR=)'
@@ -64,6 +65,10 @@ bench: deps build
 	@for name in $(or $(NAME),$$($(RELEASE)/scoutline bench --json | sed -n 's/.*"name": "\(.*\)".*/\1/p')); do \
 		$(SUDO) $(RELEASE)/scoutline bench $$name $(QUICK) --plot $$name.svg || exit 1; \
 	done
+
+# Not of the workspace and not installed. They lie beside `scoutline`, which looks for them there.
+peers:
+	$(CARGO) build --release --locked --manifest-path crates/bench/peers/smoltcp/Cargo.toml --target-dir "$(TARGET)"
 
 install: build
 	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline
