@@ -36,6 +36,7 @@ mod harness;
 mod idle;
 mod local;
 mod micro;
+mod peer;
 mod placed;
 mod prefer;
 mod preferred;
@@ -52,11 +53,13 @@ mod udp;
 mod wan;
 mod web;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 
 pub use crate::demo::demo;
+pub use crate::peer::Peer;
 pub use crate::report::{Better, Machine, Report, Row};
 
 /// How an experiment is run.
@@ -86,6 +89,8 @@ pub struct Options {
     pub only: Option<String>,
     /// The kernel in our place too: whatever then differs is the harness's own bias.
     pub baseline: bool,
+    /// Further arms of `stream` and `rr`.
+    pub peers: BTreeSet<Peer>,
     /// Sample the server's core while it is measured, and tell where it spent its time.
     pub perf: bool,
     /// The same, drawn as a flame graph.
@@ -113,6 +118,7 @@ impl Default for Options {
             seconds: None,
             only: None,
             baseline: false,
+            peers: BTreeSet::new(),
             perf: false,
             flame: None,
             callgrind: false,
@@ -175,6 +181,7 @@ pub fn run(name: &str, options: &Options) -> Result<Report> {
         ensure!(name == "micro", "instructions are counted where nothing waits for a peer: in `micro`");
         return callgrind::count(options);
     }
+    peer::check(name, options)?;
     profile::begin(options)?;
     let done = experiment(options);
     let profiles = profile::end(options);

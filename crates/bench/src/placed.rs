@@ -8,9 +8,11 @@
 //!   free           any                   any               the engine is not pinned, so not real-time either
 //!   one core       core a                core a
 //!   engine alone   engine core a,        core b            the engine spins; the kernel's arm is as in `pinned apart`,
-//!                  program core b                          since there too each side has what it asks for
+//!                  program core b                          since there too each side has what it asks for; a
+//!                                                          peer, stack and program in one, spins on core a
 //! ```
-//! Both arms run the same programs with the same arguments. The other side is the kernel's in both (save in `local`);
+//! Both arms run the same programs with the same arguments; peers ([`crate::peer`]), where they are asked for, do the
+//! same work in a program of their own. The other side is the kernel's in all (save in `local`);
 //! congestion control is cubic by the routes. Receive steering is off, as on a machine that nobody has tuned: the
 //! kernel's receive work of a side is done on the core that sends. `--steer true` shows the other way.
 
@@ -31,7 +33,7 @@ pub(crate) use bed::{Bed, Load, Sides};
 pub(crate) const PATHS: usize = 0;
 /// The kernel is the second.
 pub(crate) const KERNEL: usize = 1;
-/// Their names, by arm.
+/// Their names, by arm. Peers follow.
 pub(crate) const ARMS: [&str; 2] = ["paths", "kernel"];
 
 /// Who runs on which core; see the table above.
@@ -187,7 +189,13 @@ struct Placed<'p> {
     index: usize,
     placement: Placement,
     text: String,
-    seen: [Vec<Seen>; 2],
+    /// By arm.
+    seen: Vec<Vec<Seen>>,
+}
+
+/// The names of all arms.
+fn arm_names(options: &Options) -> Vec<&'static str> {
+    ARMS.into_iter().chain(options.peers.iter().map(|peer| peer.name())).collect()
 }
 
 /// Measures all cases of a plan. `measure` gets the bed, the arm, the case's index in the plan, and how long; it
@@ -198,14 +206,15 @@ pub(crate) fn compare(
     mut measure: impl FnMut(&mut Bed<'_>, usize, usize, Timing) -> Result<Seen>,
 ) -> Result<Report> {
     let timing = Timing::new(options, plan.timing);
-    let mut cases = cases(options, plan);
+    let arms = arm_names(options);
+    let mut cases = cases(options, plan, arms.len());
     let name = plan.name;
     ensure!(
         !cases.is_empty(),
         "no case of `{name}` contains {:?}",
         options.only.as_deref().unwrap_or_default()
     );
-    let mut meter = Meter::new(options, cases.len() * ARMS.len() * timing.rounds as usize);
+    let mut meter = Meter::new(options, cases.len() * arms.len() * timing.rounds as usize);
     for placement in EVERYWHERE {
         let mut here: Vec<&mut Placed<'_>> =
             cases.iter_mut().filter(|placed| placed.placement == placement).collect();
@@ -215,34 +224,34 @@ pub(crate) fn compare(
         let mut bed = Bed::new(options, placement, plan.sides)?;
         for round in 0..timing.rounds {
             for placed in &mut here {
-                for arm in order(ARMS.len(), round) {
+                for arm in order(arms.len(), round) {
                     let seen = measure(&mut bed, arm, placed.index, timing)
                         .and_then(|seen| bed.check(arm).map(|()| seen))
-                        .with_context(|| format!("{} on arm `{}`", placed.text, ARMS[arm]))?;
-                    step(&mut meter, placed, (arm, round), &seen);
+                        .with_context(|| format!("{} on arm `{}`", placed.text, arms[arm]))?;
+                    step(&mut meter, placed, (arms[arm], round), &seen);
                     placed.seen[arm].push(seen);
                 }
             }
         }
     }
-    Ok(report(options, plan, timing, &cases))
+    Ok(report(options, plan, timing, (&arms, &cases)))
 }
 
-fn cases<'p>(options: &Options, plan: &'p Plan) -> Vec<Placed<'p>> {
+fn cases<'p>(options: &Options, plan: &'p Plan, arms: usize) -> Vec<Placed<'p>> {
     let mut cases = Vec::new();
     for (index, case) in plan.cases.iter().enumerate() {
         for &placement in case.placements {
             let text = format!("{}, {}", case.text, placement.name());
             if options.wants(&text) {
-                cases.push(Placed { case, index, placement, text, seen: [Vec::new(), Vec::new()] });
+                cases.push(Placed { case, index, placement, text, seen: vec![Vec::new(); arms] });
             }
         }
     }
     cases
 }
 
-fn step(meter: &mut Meter, placed: &Placed<'_>, (arm, round): (usize, u32), seen: &Seen) {
-    let mut text = format!("{} · {} · round {}", placed.text, ARMS[arm], round + 1);
+fn step(meter: &mut Meter, placed: &Placed<'_>, (arm, round): (&str, u32), seen: &Seen) {
+    let mut text = format!("{} · {} · round {}", placed.text, arm, round + 1);
     for (metric, figure) in placed.case.metrics.iter().zip(&seen.figures).take(3) {
         let _ = write!(text, " · {} {} {}", metric.what.0, number(*figure), metric.what.1);
     }
@@ -253,7 +262,7 @@ fn step(meter: &mut Meter, placed: &Placed<'_>, (arm, round): (usize, u32), seen
         .step(&text, &Measurement { busy: seen.busy.clone(), others: seen.others, ..Measurement::default() });
 }
 
-fn report(options: &Options, plan: &Plan, timing: Timing, cases: &[Placed<'_>]) -> Report {
+fn report(options: &Options, plan: &Plan, timing: Timing, (arms, cases): (&[&str], &[Placed<'_>])) -> Report {
     let mut report = Report::new(plan.name);
     let Timing { rounds, seconds, warmup } = timing;
     report.method(
@@ -269,22 +278,28 @@ fn report(options: &Options, plan: &Plan, timing: Timing, cases: &[Placed<'_>]) 
         ),
     );
     report.method("network", plan.sides.method());
+    for peer in &options.peers {
+        report.method(peer.name(), peer.method());
+    }
     for placed in cases {
-        rows(options, placed, &mut report.rows);
+        rows(options, placed, arms, &mut report.rows);
     }
     let all = || cases.iter().flat_map(|placed| placed.seen.iter().flatten());
     let others = all().map(|seen| seen.others).fold(0.0, f64::max);
     let errors = all().map(|seen| seen.errors).sum();
     describe_conditions(&mut report, options, false, (errors, "requests"), others);
-    report.figure = Some(figure(plan, cases));
+    report.figure = Some(figure(plan, arms, cases));
     report
 }
 
-fn rows(options: &Options, placed: &Placed<'_>, rows: &mut Vec<Row>) {
+fn rows(options: &Options, placed: &Placed<'_>, arms: &[&str], rows: &mut Vec<Row>) {
     let mut add = |what, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
         let of = |arm: usize| placed.seen[arm].iter().map(figure).collect::<Vec<f64>>();
-        let row = Row::new(placed.text.clone(), what, &of(PATHS), Some((ARMS[KERNEL], &of(KERNEL))));
-        rows.push(row.aiming_at(target));
+        for (arm, name) in arms.iter().enumerate().skip(KERNEL) {
+            let row = Row::new(placed.text.clone(), what, &of(PATHS), Some((name, &of(arm))));
+            // Targets are of the kernel's figure.
+            rows.push(row.aiming_at(target.filter(|_| arm == KERNEL)));
+        }
     };
     for (index, metric) in placed.case.metrics.iter().enumerate() {
         add(metric.what, (metric.target)(placed.placement), &|seen| seen.figures[index]);
@@ -296,7 +311,7 @@ fn rows(options: &Options, placed: &Placed<'_>, rows: &mut Vec<Row>) {
 }
 
 /// A panel of bars for each drawn metric in each placement.
-fn figure(plan: &Plan, cases: &[Placed<'_>]) -> Figure {
+fn figure(plan: &Plan, arms: &[&str], cases: &[Placed<'_>]) -> Figure {
     let mut drawn: Vec<(&str, &str)> = Vec::new();
     for metric in plan.cases.iter().flat_map(|case| case.metrics).filter(|metric| metric.drawn) {
         let name = (metric.what.0, metric.what.1);
@@ -313,19 +328,20 @@ fn figure(plan: &Plan, cases: &[Placed<'_>]) -> Figure {
                 .filter(|placed| placed.placement == placement)
                 .filter_map(|placed| Some((placed, index_in(placed.case)?)))
                 .collect();
-            let series = [KERNEL, PATHS].map(|arm| {
+            let drawn = [KERNEL, PATHS].into_iter().chain(KERNEL + 1..arms.len());
+            let series = drawn.map(|arm| {
                 let middle = |(placed, index): &(&Placed<'_>, usize)| {
                     let figures = placed.seen[arm].iter().map(|seen| seen.figures[*index]);
                     median(&figures.collect::<Vec<_>>())
                 };
                 let points = here.iter().enumerate().map(|(at, placed)| (at as f64, middle(placed)));
-                Series { name: ARMS[arm].into(), points: points.collect() }
+                Series { name: arms[arm].into(), points: points.collect() }
             });
             panels.push(Panel {
                 title: format!("{name}, {}", placement.name()),
                 y_label: unit.into(),
                 categories: here.iter().map(|(placed, _)| placed.case.text.clone()).collect(),
-                series: series.into(),
+                series: series.collect(),
                 ..Panel::default()
             });
         }

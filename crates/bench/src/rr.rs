@@ -1,7 +1,8 @@
 //! `rr`: one byte to and fro, the next once it is back, over TCP and UDP, in each placement. Both ends block in their
 //! calls; in the case `spinning` they ask again and again, as programs do that must not sleep.
 //!
-//! The server is `load echo`, the client `load ping`, which runs on the kernel in both arms. `engine alone` shows what
+//! The server is `load echo`, the client `load ping`, which runs on the kernel in all arms; a peer
+//! (`--peer`) echoes itself. `engine alone` shows what
 //! an engine is worth that has a core to itself and never sleeps.
 
 use anyhow::Result;
@@ -64,9 +65,12 @@ pub(crate) fn ping(
         server.push("--spin");
         words.push("--spin".to_owned());
     }
-    bed.serve_load(arm, &name, &server)?;
+    let by_peer = bed.serve_peer(arm, &name, (protocol, port), spins)?;
+    if !by_peer {
+        bed.serve_load(arm, &name, &server)?;
+    }
     let (report, mut seen) = bed.load(arm, &Load { words: &words, port }, timing)?;
-    if spins {
+    if spins || by_peer {
         bed.end(arm, &name);
     }
     seen.figures = figures(&report);

@@ -1,4 +1,5 @@
-//! `stream`: bulk TCP each way over one connection and over eight, iperf3 at both ends, in each placement.
+//! `stream`: bulk TCP each way over one connection and over eight, iperf3 at both ends, in each placement. A peer
+//! (`--peer`) does itself what iperf3's client asks of a server.
 //!
 //! The throughput is what the receiving iperf3 counted after its warm-up, which it measures in whole seconds. A side
 //! that sleeps makes the kernel bimodal here (MEASURED.md), so look at the spreads as well as at the medians.
@@ -14,6 +15,9 @@ use crate::report::{Better, Report, Target};
 
 const METRICS: [Metric; 1] =
     [Metric::aimed(("throughput", "Gbit/s", Better::Higher), |_| Some(Target::Ratio(1.0)))];
+
+/// iperf3's own.
+const PORT: u16 = 5201;
 
 /// How many connections, and whether the server sends.
 const CASES: [(u32, bool); 4] = [(1, true), (1, false), (8, true), (8, false)];
@@ -49,7 +53,10 @@ pub(crate) fn iperf(
     connections: u32,
     server_sends: bool,
 ) -> Result<Seen> {
-    bed.serve(arm, "iperf3", "listening", &["iperf3", "-s", "--forceflush"].map(Into::into))?;
+    let by_peer = bed.serve_peer(arm, "iperf3", ("iperf3", PORT), false)?;
+    if !by_peer {
+        bed.serve(arm, "iperf3", "listening", &["iperf3", "-s", "--forceflush"].map(Into::into))?;
+    }
     let (seconds, warmup) = (timing.seconds.ceil().max(1.0), timing.warmup.ceil());
     let mut words = vec!["iperf3".to_owned(), "-c".to_owned(), bed.address(arm).to_string()];
     words.extend(["-J", "-C", "cubic"].map(str::to_owned));
@@ -62,6 +69,9 @@ pub(crate) fn iperf(
     let words: Vec<_> = words.into_iter().map(Into::into).collect();
     let limit = Duration::from_secs_f64(seconds + warmup);
     let (text, mut seen) = bed.ask(arm, "iperf3-client", &words, limit)?;
+    if by_peer {
+        bed.end(arm, "iperf3");
+    }
     let report: Value = serde_json::from_str(&text).with_context(|| format!("iperf3 printed: {text}"))?;
     if let Some(error) = report.get("error") {
         anyhow::bail!("iperf3: {error}");

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use scoutline_bench::Options;
+use scoutline_bench::{Options, Peer};
 use scoutline_daemon::config::{DEFAULT_CONTROL, Network};
 
 /// Paths for unmodified programs on unmodified Linux.
@@ -442,6 +442,7 @@ Examples:
   scoutline bench prefer --quick --plot prefer.svg
   scoutline bench extend --only '96 clients' --seconds 2
   scoutline bench web --json > web.json
+  scoutline bench rr --peer smoltcp
   scoutline bench udp --only 'recvmmsg, pinned apart' --flame udp.svg
   scoutline bench micro --callgrind --only demux")]
 pub(crate) struct Bench {
@@ -459,15 +460,20 @@ pub(crate) struct Bench {
     /// Count instructions for each operation instead of time, whatever else the machine does (`micro`; needs valgrind)
     #[arg(long, conflicts_with_all = ["perf", "flame"])]
     pub(crate) callgrind: bool,
+    /// Further stacks to compare with, beside the kernel (`stream` and `rr`; `make peers` builds them)
+    #[arg(long = "peer", value_name = "NAME", value_delimiter = ',')]
+    pub(crate) peers: Vec<Peer>,
     #[command(flatten)]
     pub(crate) common: Experiment,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{CommandFactory as _, Parser as _};
 
-    use super::Arguments;
+    use scoutline_bench::Peer;
+
+    use super::{Arguments, Command};
 
     fn all(command: &clap::Command) -> Vec<&clap::Command> {
         command.get_subcommands().flat_map(all).chain([command]).collect()
@@ -504,6 +510,20 @@ mod tests {
         for key in known.split(", ") {
             assert!(words.contains(&key), "{key} is not in: {help}");
         }
+    }
+
+    #[test]
+    fn peers_are_a_list() {
+        let peers = |words: &[&str]| {
+            let words = ["scoutline", "bench", "rr"].iter().chain(words);
+            match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
+                Ok(Command::Bench(bench)) => bench.peers,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(peers(&[]), []);
+        assert_eq!(peers(&["--peer", "smoltcp"]), [Peer::Smoltcp]);
+        assert_eq!(peers(&["--peer", "smoltcp,smoltcp", "--peer=smoltcp"]), [Peer::Smoltcp; 3]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<(), Failure> {
         perf: arguments.perf,
         flame: arguments.flame.clone(),
         callgrind: arguments.callgrind,
+        peers: arguments.peers.iter().copied().collect(),
         ..options(&arguments.common)
     };
     let report = scoutline_bench::run(name, &options)?;

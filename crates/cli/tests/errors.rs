@@ -192,12 +192,14 @@ fn wrong_usage() {
         &["class", "set", "a"],
         &["class", "set", "a", "priority"],
         &["class", "add", "a", "=1"],
+        &["bench", "rr", "--peer", "smoltcp,linux"],
     ] {
         assert_eq!(scoutline(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let text = String::from_utf8(scoutline(&["grahp"]).stderr).unwrap();
     assert!(text.contains("graph"), "a near miss is suggested: {text}");
     refused(&scoutline(&["bench", "pefer"]), 2, &["no experiment `pefer`", "prefer"]);
+    refused(&scoutline(&["bench", "udp", "--peer", "smoltcp"]), 1, &["`udp` has no further peers", "`rr`"]);
 }
 
 #[test]

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{ARMS, PATHS, Placement, Seen, Timing};
+use super::{KERNEL, PATHS, Placement, Seen, Timing, arm_names};
 use crate::harness::{busy_between, busy_while};
 use crate::load::LoadReport;
+use crate::peer::Peer;
 use crate::process::{Place, Process};
 use crate::server::Daemon;
 use crate::testbed::{Client, Owner, Steer, Testbed};
@@ -48,7 +49,7 @@ pub(crate) struct Load<'a> {
     pub(crate) port: u16,
 }
 
-/// Hosts, daemon and servers of both arms.
+/// Hosts, daemon and servers of all arms.
 pub(crate) struct Bed<'a> {
     options: &'a Options,
     placement: Placement,
@@ -75,7 +76,9 @@ impl<'a> Bed<'a> {
         let ours = if options.baseline { Owner::Kernel } else { Owner::Daemon };
         let cores = Steer { server_core: options.server_core, client_core: options.load_core };
         let steer = options.steer.unwrap_or(false).then_some(cores);
-        let testbed = Testbed::new(&[ours, Owner::Kernel], steer)?;
+        let peers = options.peers.iter().map(|_| Owner::Daemon);
+        let owners: Vec<Owner> = [ours, Owner::Kernel].into_iter().chain(peers).collect();
+        let testbed = Testbed::new(&owners, steer)?;
         let address = testbed.server_address(PATHS);
         let text = format!(
             "[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{}{settings}",
@@ -135,6 +138,33 @@ impl<'a> Bed<'a> {
         let mut command = self.load_command();
         command.extend(words.iter().map(Into::into));
         self.serve(arm, name, "ready", &command)
+    }
+
+    /// As [`Bed::serve`], on a peer's arm: its own program serves (`tcp`, `udp` or `iperf3`, at a port). False on other
+    /// arms. One at a time has the interface, so it is to be ended ([`Bed::end`]) once it is measured.
+    pub(crate) fn serve_peer(
+        &mut self,
+        arm: usize,
+        name: &str,
+        (service, port): (&str, u16),
+        spins: bool,
+    ) -> Result<bool> {
+        let Some(peer) = self.peer(arm) else { return Ok(false) };
+        let mut command: Vec<OsString> = vec![peer.program(self.options).into(), "eth0".into()];
+        command.extend([self.address(arm).to_string(), format!("{service}:{port}")].map(Into::into));
+        if spins || self.placement == Placement::EngineAlone {
+            command.push("spin".into());
+        }
+        self.serve(arm, name, "ready", &command)?;
+        Ok(true)
+    }
+
+    fn peer(&self, arm: usize) -> Option<Peer> {
+        self.options.peers.iter().copied().nth(arm.checked_sub(KERNEL + 1)?)
+    }
+
+    fn arm_name(&self, arm: usize) -> &'static str {
+        arm_names(self.options)[arm]
     }
 
     /// How a program of `scoutline load` is started.
@@ -197,7 +227,7 @@ impl<'a> Bed<'a> {
         );
         let mut client = self.client(arm, "load", &command)?;
         let (from, to) = (at + (warmup * 1e9) as u64, at + ((warmup + seconds) * 1e9) as u64);
-        let (busy, others) = busy_between(ARMS[arm], (from, to), &[], || {});
+        let (busy, others) = busy_between(self.arm_name(arm), (from, to), &[], || {});
         let report: LoadReport = client.report(deadline)?;
         let errors = report.error_count();
         Ok((report, Seen { busy, others, errors, ..Seen::default() }))
@@ -222,7 +252,7 @@ impl<'a> Bed<'a> {
             client.finish(deadline).with_context(|| format!("it printed: {text}"))?;
             Ok(text)
         };
-        let (text, busy, others) = busy_while(ARMS[arm], work);
+        let (text, busy, others) = busy_while(self.arm_name(arm), work);
         Ok((text?, Seen { busy, others, ..Seen::default() }))
     }
 
