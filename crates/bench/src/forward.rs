@@ -28,7 +28,7 @@ use crate::testbed::{Client, Host, Owner, Steer, Testbed};
 use crate::{Options, sys};
 
 /// How our router takes and sends packets, and how many of the kernel's packets per second of a core it should carry.
-const DRIVERS: [(&str, f64); 1] = [("packet", 1.0)];
+const DRIVERS: [(&str, f64); 2] = [("packet", 1.0), ("xdp", 1.5)];
 const STEER: bool = true;
 const PORT: u16 = 9000;
 /// Until a sender sends.

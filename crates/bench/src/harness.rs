@@ -71,6 +71,8 @@ impl Measurement {
 pub(crate) struct Lab<'a> {
     options: &'a Options,
     arms: Vec<Arm>,
+    /// The servers' core and the load's; `None`: any.
+    cores: Option<Steer>,
     // Dropped in this order: servers, daemons, hosts.
     servers: Vec<Server>,
     /// By arm: the preferred client's own server, in arms of [`Lab::administer`].
@@ -88,22 +90,36 @@ impl<'a> Lab<'a> {
     ///
     /// `steer` is the experiment's own choice, see [`Steer`]; the options may say otherwise.
     pub(crate) fn new(options: &'a Options, arms: &[Arm], steer: bool) -> Result<Lab<'a>> {
+        let cores = Steer { server_core: options.server_core, client_core: options.load_core };
+        Lab::placed(options, arms, Some(cores), options.steer.unwrap_or(steer).then_some(cores))
+    }
+
+    /// The same where everybody runs where Linux puts him, and the engine, too, is an ordinary thread.
+    pub(crate) fn free(options: &'a Options, arms: &[Arm]) -> Result<Lab<'a>> {
+        Lab::placed(options, arms, None, None)
+    }
+
+    fn placed(
+        options: &'a Options,
+        arms: &[Arm],
+        cores: Option<Steer>,
+        steer: Option<Steer>,
+    ) -> Result<Lab<'a>> {
         let paths = |arm: &Arm| arm.paths.filter(|_| !options.baseline);
         let owner = |arm| if paths(arm).is_some() { Owner::Daemon } else { Owner::Kernel };
         let owners: Vec<Owner> = arms.iter().map(owner).collect();
-        let cores = Steer { server_core: options.server_core, client_core: options.load_core };
-        let steer = options.steer.unwrap_or(steer).then_some(cores);
         let testbed = Testbed::new(&owners, steer)?;
+        let server_core = cores.map(|cores| cores.server_core);
         let mut daemons = Vec::new();
         for (index, arm) in arms.iter().enumerate() {
-            let start = |priorities| {
-                Daemon::start(&testbed, index, &options.scoutline, options.server_core, priorities)
-            };
+            let start =
+                |priorities| Daemon::start(&testbed, index, &options.scoutline, server_core, priorities);
             daemons.push(paths(arm).map(start).transpose().with_context(|| format!("arm `{}`", arm.name))?);
         }
         Ok(Lab {
             options,
             arms: arms.to_vec(),
+            cores,
             servers: Vec::new(),
             second: HashMap::new(),
             administered: Vec::new(),
@@ -168,7 +184,8 @@ impl<'a> Lab<'a> {
         }
         for (index, arm) in self.arms.iter().enumerate() {
             let paths = self.daemons[index].as_ref().map(|daemon| (self.options.scoutline.as_path(), daemon));
-            let server = Server::start(&self.testbed, index, kind, self.options.server_core, paths)
+            let core = self.cores.map(|cores| cores.server_core);
+            let server = Server::start(&self.testbed, index, kind, core, paths)
                 .with_context(|| format!("arm `{}`", arm.name))?;
             self.servers.push(server);
         }
@@ -309,10 +326,12 @@ impl<'a> Lab<'a> {
             format!("--clients={}", if preferred { 1 } else { load.standard }),
             format!("--seconds={}", load.seconds),
             format!("--warmup={}", load.warmup),
-            format!("--cpu={}", self.options.load_core),
             format!("--at={begin}"),
             "--json".to_owned(),
         ];
+        if let Some(cores) = self.cores {
+            arguments.push(format!("--cpu={}", cores.client_core));
+        }
         if preferred {
             arguments.push(format!("--realtime={PREFERRED_REALTIME}"));
             arguments.push(format!("--think={}", self.think_us));

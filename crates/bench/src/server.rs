@@ -162,12 +162,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `scoutline up` on the server host `index`, on `core`, and waits until it serves.
+    /// Starts `scoutline up` on the server host `index`, on `core` (`None`: on all), and waits until it serves.
     pub fn start(
         testbed: &Testbed,
         index: usize,
         scoutline: &Path,
-        core: usize,
+        core: Option<usize>,
         priorities: Priorities,
     ) -> Result<Daemon> {
         let address = *testbed.server_address(index).ip();
@@ -175,6 +175,7 @@ impl Daemon {
         let beyond = testbed.client_address(index, crate::testbed::Client::Standard);
         let (high, high_listen) = if priorities == Priorities::Equal { (0, 1) } else { (2, 2) };
         let extended = priorities == Priorities::Extended;
+        let pinned = core.map_or_else(String::new, |core| format!("[engine]\ncpu = {core}\n"));
         let text = format!(
             "[[device]]
 name = \"eth0\"
@@ -185,9 +186,7 @@ address = \"{address}/24\"
 to = \"{FORGED}\"
 via = \"{beyond}\"
 
-[engine]
-cpu = {core}
-
+{pinned}
 [linux]
 priority = 0
 
@@ -207,7 +206,7 @@ listen_priority = 1
 source = [\"0.0.0.0/0\"]
 "
         );
-        Daemon::start_with(testbed, index, scoutline, Some(core), &text)
+        Daemon::start_with(testbed, index, scoutline, core, &text)
     }
 
     /// Starts `scoutline up` with this configuration on the server host `index`, and waits until it serves.

@@ -1,5 +1,6 @@
-//! `web`: static files over a new connection per request, against size and number of clients; nginx
-//! with two workers and Apache prefork with a hundred processes; the kernel (cubic) and ours in turn.
+//! `web`: static files over a new connection per request, against size and number of clients; nginx with two workers and
+//! Apache prefork with a hundred processes; the kernel (cubic) and ours in turn. nginx also with connections that are kept,
+//! with one worker, and where nobody is pinned (`free`; the engine is no real-time thread then, and receive steering off).
 //!
 //! Receive steering is on, as in `prefer`: each host's protocol work is done on its own core, as on two
 //! machines, and the server side is the bottleneck. Without it the clients' core does the kernel server's
@@ -10,18 +11,68 @@ use anyhow::Result;
 
 use crate::harness::{Arm, Lab, Load, Measurement, Meter, describe, order};
 use crate::plot::{Figure, Panel, Series};
-use crate::report::{Better, Report, Row, median};
+use crate::report::{Better, Report, Row, Target, median};
 use crate::server::{Kind, Priorities};
 use crate::{Options, pattern};
 
 /// How many standard clients.
-const CLIENTS: [usize; 4] = [1, 16, 48, 96];
+const CLIENTS: [usize; 4] = [1, 16, 48, MANY];
+const ENDS: [usize; 2] = [1, MANY];
+const MANY: usize = 96;
 const OURS: usize = 0;
 const KERNEL: usize = 1;
 const STEER: bool = true;
 
-struct Case {
+/// A server, how it is asked, and where it runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Variant {
     kind: Kind,
+    is_pinned: bool,
+    /// With how many clients.
+    clients: &'static [usize],
+}
+
+impl Variant {
+    const fn nginx(workers: u32, keepalive: bool, is_pinned: bool, clients: &'static [usize]) -> Variant {
+        Variant { kind: Kind::Nginx { workers, keepalive }, is_pinned, clients }
+    }
+
+    fn name(self) -> String {
+        let mut name = self.kind.name().to_owned();
+        if let Kind::Nginx { workers, keepalive } = self.kind {
+            name.push_str(if workers == 1 { ", 1 worker" } else { "" });
+            name.push_str(if keepalive { ", kept connections" } else { "" });
+        }
+        name + if self.is_pinned { "" } else { ", free" }
+    }
+
+    /// How much more than the kernel ours is to serve many clients.
+    fn aim(self, size_kb: u32) -> Option<f64> {
+        let Kind::Nginx { keepalive, .. } = self.kind else { return None };
+        Some(match size_kb {
+            1 => 1.5,
+            _ if keepalive => 1.0,
+            16 => 1.5,
+            50 | 100 => 1.2,
+            _ => 1.0,
+        })
+    }
+}
+
+/// In the order in which they are measured: nobody pins or moves a server between two.
+const VARIANTS: [Variant; 8] = [
+    Variant::nginx(2, false, true, &CLIENTS),
+    Variant { kind: Kind::APACHE, is_pinned: true, clients: &CLIENTS },
+    Variant::nginx(2, true, true, &ENDS),
+    Variant::nginx(1, false, true, &ENDS),
+    Variant::nginx(1, true, true, &ENDS),
+    Variant::nginx(2, false, false, &ENDS),
+    Variant::nginx(2, true, false, &ENDS),
+    Variant::nginx(1, false, false, &ENDS),
+];
+
+struct Case {
+    variant: Variant,
     size_kb: u32,
     clients: usize,
     /// Per arm, one of each round.
@@ -31,7 +82,7 @@ struct Case {
 impl Case {
     fn text(&self) -> String {
         let plural = if self.clients == 1 { "" } else { "s" };
-        format!("{} {} KB, {} client{plural}", self.kind.name(), self.size_kb, self.clients)
+        format!("{} {} KB, {} client{plural}", self.variant.name(), self.size_kb, self.clients)
     }
 
     fn figures(&self, arm: usize, figure: impl Fn(&Measurement) -> f64) -> Vec<f64> {
@@ -43,10 +94,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let (rounds, seconds, warmup) = if options.quick { (1, 0.9, 0.25) } else { (3, 3.0, 0.5) };
     let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
     let mut cases = Vec::new();
-    for kind in [Kind::NGINX, Kind::APACHE] {
+    for variant in VARIANTS {
         for size_kb in pattern::SIZES_KB {
-            for clients in CLIENTS {
-                let case = Case { kind, size_kb, clients, arms: [Vec::new(), Vec::new()] };
+            for &clients in variant.clients {
+                let case = Case { variant, size_kb, clients, arms: [Vec::new(), Vec::new()] };
                 if options.wants(&case.text()) {
                     cases.push(case);
                 }
@@ -59,11 +110,18 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         options.only.as_deref().unwrap_or_default()
     );
     let arms = [Arm { name: "paths", paths: Some(Priorities::Equal) }, Arm { name: "kernel", paths: None }];
-    let mut lab = Lab::new(options, &arms, STEER)?;
     let mut meter = Meter::new(options, cases.len() * arms.len() * rounds as usize);
-    for round in 0..rounds {
-        for case in &mut cases {
-            lab.serve(case.kind)?;
+    for (is_pinned, round) in
+        [true, false].into_iter().flat_map(|pinned| (0..rounds).map(move |round| (pinned, round)))
+    {
+        let mut here = cases.iter_mut().filter(|case| case.variant.is_pinned == is_pinned).peekable();
+        if here.peek().is_none() {
+            continue;
+        }
+        let mut lab = if is_pinned { Lab::new(options, &arms, STEER)? } else { Lab::free(options, &arms)? };
+        for case in here {
+            lab.serve(case.variant.kind)?;
+            lab.keep_connections(matches!(case.variant.kind, Kind::Nginx { keepalive: true, .. }));
             for arm in order(arms.len(), round) {
                 let load =
                     Load { size_kb: case.size_kb, standard: case.clients, preferred: false, seconds, warmup };
@@ -79,7 +137,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("web");
     let all: Vec<&Measurement> = cases.iter().flat_map(|case| case.arms.iter().flatten()).collect();
     describe(&mut report, options, (seconds, warmup, rounds), STEER, &all);
-    report.method("servers", "nginx with 2 workers; Apache prefork with 100 processes; sendfile on; no logs");
+    report.method(
+        "servers",
+        "nginx with 2 workers where nothing else is said; Apache prefork with 100 processes; sendfile on; no logs",
+    );
     for case in &cases {
         rows(case, options, &mut report.rows);
     }
@@ -88,34 +149,40 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 }
 
 fn rows(case: &Case, options: &Options, rows: &mut Vec<Row>) {
-    let mut add = |metric: (&str, &str, Better), figure: &dyn Fn(&Measurement) -> f64| {
+    let mut add = |metric: (&str, &str, Better), aim: Option<f64>, figure: &dyn Fn(&Measurement) -> f64| {
         let (ours, kernel) = (case.figures(OURS, figure), case.figures(KERNEL, figure));
-        rows.push(Row::new(case.text(), metric, &ours, Some(("kernel", &kernel))));
+        let row = Row::new(case.text(), metric, &ours, Some(("kernel", &kernel)));
+        rows.push(row.aiming_at(aim.map(Target::Ratio)));
     };
-    add(("throughput", "req/s", Better::Higher), &|seen| seen.standard.throughput());
-    add(("response time mean", "µs", Better::Lower), &|seen| seen.standard.mean_us);
-    add(("response time p50", "µs", Better::Lower), &|seen| seen.standard.p50_us);
-    add(("response time p99", "µs", Better::Lower), &|seen| seen.standard.p99_us);
+    let aim = case.variant.aim(case.size_kb);
+    let (among_many, alone) = (aim.filter(|_| case.clients == MANY), aim.filter(|_| case.clients == 1));
+    add(("throughput", "req/s", Better::Higher), among_many, &|seen| seen.standard.throughput());
+    add(("response time mean", "µs", Better::Lower), alone.map(|_| 1.1), &|seen| seen.standard.mean_us);
+    add(("response time p50", "µs", Better::Lower), None, &|seen| seen.standard.p50_us);
+    add(("response time p99", "µs", Better::Lower), among_many.map(|_| 1.0), &|seen| seen.standard.p99_us);
     for (metric, core) in [("server core busy", options.server_core), ("load core busy", options.load_core)] {
-        add((metric, "%", Better::Lower), &|seen| seen.busy.get(core).copied().unwrap_or(0.0));
+        add((metric, "%", Better::Lower), None, &|seen| seen.busy.get(core).copied().unwrap_or(0.0));
     }
 }
 
 fn figure(cases: &[Case]) -> Figure {
     let mut panels = Vec::new();
-    for kind in [Kind::NGINX, Kind::APACHE] {
+    for variant in VARIANTS {
+        if !cases.iter().any(|case| case.variant == variant) {
+            continue;
+        }
         let series = |arm: usize, name: &str, points: &dyn Fn(&Case) -> Option<(f64, f64)>| Series {
             name: name.to_owned(),
             points: cases
                 .iter()
-                .filter(|case| case.kind == kind && !case.arms[arm].is_empty())
+                .filter(|case| case.variant == variant && !case.arms[arm].is_empty())
                 .filter_map(points)
                 .collect(),
         };
         let throughput = |arm: usize| {
             move |case: &Case| {
                 let middle = median(&case.figures(arm, |seen| seen.standard.throughput()));
-                (case.clients == 96).then_some((f64::from(case.size_kb), middle))
+                (case.clients == MANY).then_some((f64::from(case.size_kb), middle))
             }
         };
         let response = |arm: usize, size_kb: u32| {
@@ -125,7 +192,7 @@ fn figure(cases: &[Case]) -> Figure {
             }
         };
         panels.push(Panel {
-            title: format!("{}, 96 clients", kind.name()),
+            title: format!("{}, {MANY} clients", variant.name()),
             x_label: "file size (KB)".into(),
             y_label: "requests/s".into(),
             series: vec![
@@ -135,7 +202,7 @@ fn figure(cases: &[Case]) -> Figure {
             ..Panel::default()
         });
         panels.push(Panel {
-            title: format!("{}, response time", kind.name()),
+            title: format!("{}, response time", variant.name()),
             x_label: "clients".into(),
             y_label: "mean response time (µs)".into(),
             series: vec![
