@@ -132,11 +132,14 @@ pub(crate) fn send_to(
 ) -> Option<isize> {
     let given = address::parse(to, len);
     let socket = socket_for(fd, &given)?;
-    // EINVAL, as for any other family.
-    let given = if address::misfit(socket.is_inet6(), to, len).is_some() { Given::Other } else { given };
+    let given = match address::misfit(socket.is_inet6(), to, len) {
+        None => Ok(given),
+        Some(_) if socket.is_inet6() => Err(libc::EINVAL), // as for any other family
+        Some(errno) => Err(errno),
+    };
     let flags = flags & !MSG_FASTOPEN;
     let blocks = flags & MSG_DONTWAIT == 0 && !socket.non_blocking();
-    match begin(fd, socket, stream::total(iov) > 0, blocks, &given) {
+    match begin(fd, socket, stream::total(iov) > 0, blocks, given) {
         Ok(socket) => Some(stream::send(socket?, iov, flags)),
         Err(result) => Some(result),
     }
@@ -166,14 +169,13 @@ fn begin(
     socket: Socket,
     has_data: bool,
     blocks: bool,
-    given: &Given,
+    given: Result<Given, c_int>,
 ) -> Result<Option<Socket>, isize> {
     // Linux: once it stands, the flag is ignored by the call that hears of it, and by no other.
     if room(socket).is_some() || life::settle(socket, blocks)? {
         return Ok(Some(socket));
     }
-    let to = match *given {
-        Given::Inet(to) if !socket.is_inet6() && !to.address.is_v4() => return Err(err(libc::EAFNOSUPPORT)),
+    let to = match given.map_err(err)? {
         Given::Inet(to) if is_broadcast(to.address) => return Err(err(libc::ENETUNREACH)),
         Given::Inet(to) => to,
         Given::Unspecified => return Err(err(libc::EOPNOTSUPP)),

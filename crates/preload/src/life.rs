@@ -117,6 +117,7 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
             Given::Inet(to) if clashes(socket, to) => err(libc::EAFNOSUPPORT),
             Given::Inet(to) if leads_to(group_of(socket, to), slot_kind::DATAGRAM) => {
                 datagram::await_sent(socket);
+                options::keep(socket, kept::ANY_PORT, false); // it has a peer on paths
                 connect_slot(socket, group_of(socket, to), 0)
             }
             Given::Inet(_) => {
