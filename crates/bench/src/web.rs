@@ -59,7 +59,7 @@ impl Variant {
     }
 }
 
-/// In the order in which they are measured: nobody pins or moves a server between two.
+/// In the order in which they are measured, those that are pinned first.
 const VARIANTS: [Variant; 8] = [
     Variant::nginx(2, false, true, &CLIENTS),
     Variant { kind: Kind::APACHE, is_pinned: true, clients: &CLIENTS },
@@ -111,26 +111,15 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     );
     let arms = [Arm { name: "paths", paths: Some(Priorities::Equal) }, Arm { name: "kernel", paths: None }];
     let mut meter = Meter::new(options, cases.len() * arms.len() * rounds as usize);
-    for (is_pinned, round) in
-        [true, false].into_iter().flat_map(|pinned| (0..rounds).map(move |round| (pinned, round)))
-    {
-        let mut here = cases.iter_mut().filter(|case| case.variant.is_pinned == is_pinned).peekable();
-        if here.peek().is_none() {
+    for is_pinned in [true, false] {
+        let mut here: Vec<_> = cases.iter_mut().filter(|case| case.variant.is_pinned == is_pinned).collect();
+        if here.is_empty() {
             continue;
         }
         let mut lab = if is_pinned { Lab::new(options, &arms, STEER)? } else { Lab::free(options, &arms)? };
-        for case in here {
-            lab.serve(case.variant.kind)?;
-            lab.keep_connections(matches!(case.variant.kind, Kind::Nginx { keepalive: true, .. }));
-            for arm in order(arms.len(), round) {
-                let load =
-                    Load { size_kb: case.size_kb, standard: case.clients, preferred: false, seconds, warmup };
-                let measurement = lab.measure(arm, &load, None)?;
-                meter.step(
-                    &format!("{} · {} · round {}", case.text(), arms[arm].name, round + 1),
-                    &measurement,
-                );
-                case.arms[arm].push(measurement);
+        for round in 0..rounds {
+            for case in &mut here {
+                measure(&mut lab, case, round, (seconds, warmup), &mut meter)?;
             }
         }
     }
@@ -146,6 +135,26 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     report.figure = Some(figure(&cases));
     Ok(report)
+}
+
+/// One round of a case, on each arm.
+fn measure(
+    lab: &mut Lab<'_>,
+    case: &mut Case,
+    round: u32,
+    (seconds, warmup): (f64, f64),
+    meter: &mut Meter,
+) -> Result<()> {
+    lab.serve(case.variant.kind)?;
+    lab.keep_connections(matches!(case.variant.kind, Kind::Nginx { keepalive: true, .. }));
+    for arm in order(case.arms.len(), round) {
+        let load = Load { size_kb: case.size_kb, standard: case.clients, preferred: false, seconds, warmup };
+        let measurement = lab.measure(arm, &load, None)?;
+        let text = format!("{} · {} · round {}", case.text(), lab.arms()[arm].name, round + 1);
+        meter.step(&text, &measurement);
+        case.arms[arm].push(measurement);
+    }
+    Ok(())
 }
 
 fn rows(case: &Case, options: &Options, rows: &mut Vec<Row>) {

@@ -37,9 +37,6 @@ pub(crate) fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize
             let is_ours = socket.is_inet6() || may_bind(to) || kernel_has(to);
             return err(if is_ours { libc::EINVAL } else { libc::EADDRNOTAVAIL });
         }
-        if !socket.is_inet6() && !to.address.is_v4() {
-            return err(libc::EAFNOSUPPORT);
-        }
         if !may_bind(to) {
             back_to_kernel(fd, socket);
             return real::ours(real::bind(fd, address, len) as isize);
