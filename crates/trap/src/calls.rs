@@ -332,6 +332,7 @@ impl Supervisor {
             }
         });
         self.space = space;
+        self.give_error(on.id);
         sent
     }
 

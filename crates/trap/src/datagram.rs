@@ -1,16 +1,18 @@
-//! Datagrams between the program's pair (SOCK_SEQPACKET, which keeps their borders and has an end) and the path.
+//! Datagrams between the program's pair (AF_UNIX, which keeps their borders and holds a sender back) and the path.
 //!
 //! The pair carries bytes only, so that `read` gets what it should. Where a datagram came from is kept here, for one
 //! source at a time: a datagram of another source is held back until the program has taken all that lie in the pair.
 //! So the answer to "from whom is the next one" is always known, whether the program takes it by `read` (no trap) or
 //! by `recvfrom`.
 //!
-//! An error that waits at the path (a datagram was refused) is told by calls that are trapped. So that a program which
-//! waits for the socket makes one, an empty datagram lies in the pair meanwhile; who takes it by `read` gets 0.
+//! An error that waits at the path (a datagram was refused) the program's end has meanwhile as an error of its own: who
+//! waits there wakes up, `poll` says POLLERR, and the next call fails. AF_UNIX knows one errno of datagrams only,
+//! ECONNRESET; calls that are trapped tell the right one.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::standin::NOWHERE;
 use crate::sys::{self, Facts};
 
 /// Datagrams moved before others have their turn.
@@ -25,8 +27,6 @@ pub(crate) struct Datagram {
     held: Option<(Vec<u8>, Facts)>,
     /// Written by the program; the path has no room.
     unsent: Option<Vec<u8>>,
-    /// An empty datagram that stands for an error lies in the pair, and nothing beside it.
-    error_lies: bool,
 }
 
 /// How a filling of the pair ended.
@@ -41,7 +41,7 @@ pub(crate) enum Filled {
 impl Datagram {
     /// What to wait for at the inner socket.
     pub(crate) fn inner_interest(&self) -> u32 {
-        let input = if self.held.is_none() && !self.error_lies { libc::EPOLLIN as u32 } else { 0 };
+        let input = if self.held.is_none() { libc::EPOLLIN as u32 } else { 0 };
         let output = if self.unsent.is_some() { libc::EPOLLOUT as u32 } else { 0 };
         input | output
     }
@@ -64,8 +64,6 @@ impl Datagram {
                 }
             }
             match sys::receive(peer, space, 0) {
-                // Closed, or shut.
-                Ok(0) if sys::events(peer, libc::POLLRDHUP) & libc::POLLRDHUP != 0 => return Ok(()),
                 Ok(len) => self.unsent = Some(space[..len].to_vec()),
                 Err(_) => return Ok(()),
             }
@@ -77,9 +75,6 @@ impl Datagram {
     /// # Errors
     /// An error that waited at the path.
     pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Filled> {
-        if self.error_lies {
-            return Ok(Filled::All);
-        }
         for _ in 0..ROUNDS {
             let (bytes, facts) = match self.held.take() {
                 Some(held) => held,
@@ -107,27 +102,19 @@ impl Datagram {
         Ok(Filled::More)
     }
 
-    /// Makes the program's end readable, since there is an error, as soon as nothing else does.
-    pub(crate) fn tell_error(&mut self, peer: &OwnedFd) {
-        if !self.error_lies && sys::untaken(peer) == 0 {
-            self.error_lies = sys::send(peer, &[], 0).is_ok();
+    /// Gives the program's end an error: that of a datagram which its peer, turning to another, did not take
+    /// (`unix_dgram_connect`). What the program writes in that moment is lost with it.
+    ///
+    /// # Errors
+    /// It has none: `WouldBlock` as long as something waits that the path has no room for.
+    pub(crate) fn give_error(&self, peer: &OwnedFd, outer: &OwnedFd) -> io::Result<()> {
+        if self.unsent.is_some() {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
-    }
-
-    /// Whether the program has read the datagram that stood for an error.
-    pub(crate) fn has_read_error(&mut self, peer: &OwnedFd) -> bool {
-        let read = self.error_lies && sys::untaken(peer) == 0;
-        self.error_lies &= !read;
-        read
-    }
-
-    /// The program has been told of the error.
-    pub(crate) fn take_error_back(&mut self, outer: impl FnOnce() -> io::Result<OwnedFd>) {
-        if std::mem::take(&mut self.error_lies)
-            && let Ok(outer) = outer()
-        {
-            let _ = sys::receive(&outer, &mut [0; 1], 0);
-        }
+        let name = sys::name_unix(outer)?;
+        sys::send(outer, &[], 0)?;
+        sys::kernel_connect(peer, &NOWHERE)?;
+        sys::kernel_connect(peer, &name)
     }
 
     /// The next datagram, for a call that asks from whom it is, into `space`: its own length and what belongs to it.
@@ -151,6 +138,7 @@ impl Datagram {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
@@ -167,7 +155,7 @@ mod tests {
 
     impl Bed {
         fn new() -> Bed {
-            let (peer, outer) = sys::pair(libc::SOCK_SEQPACKET).unwrap();
+            let (peer, outer) = sys::pair(libc::SOCK_DGRAM).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let address = socket.local_addr().unwrap();
             let inner = socket.as_fd().try_clone_to_owned().unwrap();
@@ -204,23 +192,33 @@ mod tests {
     }
 
     #[test]
-    fn an_error_makes_readable_once_and_is_taken_back() {
-        let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
-        datagram.tell_error(&peer);
-        datagram.tell_error(&peer);
-        assert!(sys::readable(&outer) && !datagram.has_read_error(&peer));
+    fn an_error_wakes_who_reads_once_and_nothing_else_is_lost() {
+        let Bed { mut datagram, peer, outer, inner, mut space, address } = Bed::new();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(b"behind", address).unwrap();
+        let reader = outer.try_clone().unwrap();
+        let waiting = std::thread::spawn(move || std::fs::File::from(reader).read(&mut [0; 16]));
+        datagram.give_error(&peer, &outer).unwrap();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert_eq!(sys::errno(&error), libc::ECONNRESET);
+        assert_eq!(sys::pending_error(&outer), 0);
+
+        datagram.give_error(&peer, &outer).unwrap();
+        let events = libc::POLLIN | libc::POLLOUT;
+        assert_eq!(sys::events(&outer, events), libc::POLLOUT | libc::POLLERR);
+        assert_eq!(sys::errno(&sys::send(&outer, b"x", 0).unwrap_err()), libc::ECONNRESET);
         assert_eq!(datagram.refill(&peer, &inner, &mut space).unwrap(), Filled::All);
-        let duplicate = outer.try_clone().unwrap();
-        datagram.take_error_back(|| Ok(duplicate));
-        assert!(!sys::readable(&outer) && !datagram.has_read_error(&peer));
-        datagram.tell_error(&peer);
-        assert_eq!(sys::receive(&outer, &mut [0; 4], 0).unwrap(), 0);
-        assert!(datagram.has_read_error(&peer));
-        assert!(!sys::readable(&outer));
+        assert_eq!(sys::receive(&outer, &mut space, 0).unwrap(), 6);
+        sys::send(&outer, b"written", 0).unwrap();
+        assert_eq!(sys::receive(&peer, &mut space, 0).unwrap(), 7);
+
+        datagram.unsent = Some(Vec::new());
+        assert!(datagram.give_error(&peer, &outer).is_err());
+        assert_eq!(sys::events(&outer, events), libc::POLLOUT);
     }
 
     #[test]
-    fn what_is_written_without_a_trap_is_sent_and_the_end_is_seen() {
+    fn what_is_written_without_a_trap_is_sent_also_before_an_end() {
         let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let name = sys::name(libc::getsockname, &receiver.as_fd().try_clone_to_owned().unwrap()).unwrap();

@@ -40,8 +40,10 @@ pub(crate) struct Socket {
     pub(crate) inner: OwnedFd,
     /// A thread and a descriptor that the program's end had when a call named it last.
     pub(crate) seen: (u32, i32),
-    /// For SO_ERROR; 0: none. Of a stream the program's end decides whether it has been told.
+    /// For SO_ERROR; 0: none. Where the program's end has it too, that one decides whether it has been told.
     pub(crate) error: i32,
+    /// Whether that is so, of datagrams.
+    given: bool,
     /// What a stream's program has set IP_RECVERR and IPV6_RECVERR to, which `inner` is not told: its error would end
     /// the connection.
     pub(crate) reported: [bool; 2],
@@ -104,7 +106,7 @@ impl Socket {
             let outer = standin::socket(non_blocking | libc::SOCK_CLOEXEC)?;
             return Ok((Socket::new(inner, None, State::Fresh), outer));
         }
-        let (peer, outer) = sys::pair(libc::SOCK_SEQPACKET)?;
+        let (peer, outer) = sys::pair(libc::SOCK_DGRAM)?;
         if non_blocking != 0 {
             sys::set_non_blocking(&outer);
         }
@@ -130,6 +132,7 @@ impl Socket {
             inner,
             seen: (0, -1),
             error: 0,
+            given: false,
             reported: [false; 2],
             state,
             watched: (None, None),
@@ -172,27 +175,32 @@ impl Socket {
         }
     }
 
-    /// Keeps an error for the program. Of a datagram socket an empty datagram tells it that something is to be had.
+    /// Keeps an error of datagrams for the program.
     pub(crate) fn on_error(&mut self, errno: i32) {
-        self.error = errno;
-        if let (State::Datagram(datagram), Some(peer)) = (&mut self.state, &self.peer) {
-            datagram.tell_error(peer);
+        (self.error, self.given) = (errno, false);
+    }
+
+    /// The program's end is still to have an error of datagrams.
+    pub(crate) fn owes_error(&self) -> bool {
+        self.error != 0 && !self.given && matches!(self.state, State::Datagram(_))
+    }
+
+    /// Lets the program's end have it, if it can.
+    pub(crate) fn give_error(&mut self, outer: &OwnedFd) {
+        if let (State::Datagram(datagram), Some(peer)) = (&self.state, &self.peer) {
+            self.given = datagram.give_error(peer, outer).is_ok();
         }
     }
 
     /// Takes the error that waits; 0: none. `outer` is the program's end, if it can be had.
     pub(crate) fn take_error(&mut self, outer: impl FnOnce() -> io::Result<OwnedFd>) -> i32 {
-        match &mut self.state {
-            State::Datagram(datagram) if self.error != 0 => datagram.take_error_back(outer),
-            State::Datagram(_) => {}
-            // It may have read it there, in which case it is told no more.
-            _ => {
-                let told = outer().map_or(0, |outer| sys::pending_error(&outer));
-                let kept = std::mem::take(&mut self.error);
-                return if told != 0 && kept != 0 { kept } else { told };
-            }
+        let kept = std::mem::take(&mut self.error);
+        if matches!(self.state, State::Datagram(_)) && !std::mem::take(&mut self.given) {
+            return kept;
         }
-        std::mem::take(&mut self.error)
+        // It may have read it there, in which case it is told no more.
+        let told = outer().map_or(0, |outer| sys::pending_error(&outer));
+        if told != 0 && kept != 0 { kept } else { told }
     }
 
     /// The connection stands: the program's end gets ours.

@@ -356,21 +356,26 @@ impl Supervisor {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
         let inner = &socket.inner;
-        if datagram.has_read_error(peer) {
-            socket.error = 0;
-        }
         let drained = datagram.drain(peer, inner, &mut self.space);
         let refilled = datagram.refill(peer, inner, &mut self.space);
         if matches!(refilled, Ok(Filled::More)) {
             // Watched anew it is an edge again.
             socket.watched.1 = Some(0);
         }
-        let failed = drained.err().or(refilled.err()).map(|error| sys::errno(&error));
-        match failed.unwrap_or(socket.error) {
-            0 => {}
-            errno => socket.on_error(errno),
+        if let Some(failed) = drained.err().or(refilled.err()) {
+            socket.on_error(sys::errno(&failed));
         }
+        self.give_error(id);
         self.retry(id);
+    }
+
+    /// What waits as an error of datagrams, the program's end is to have.
+    pub(crate) fn give_error(&mut self, id: u64) {
+        let owing = self.sockets.get(&id).filter(|socket| socket.owes_error());
+        let outer = owing.and_then(|socket| self.outer(socket));
+        if let (Some(outer), Some(socket)) = (outer, self.sockets.get_mut(&id)) {
+            socket.give_error(&outer);
+        }
     }
 
     /// A call waits for it.

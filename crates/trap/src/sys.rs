@@ -180,6 +180,13 @@ pub(crate) fn pair(kind: c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, theirs))
 }
 
+/// Gives an AF_UNIX socket a name by which another can connect to it, if it has none: which.
+pub(crate) fn name_unix(fd: &OwnedFd) -> io::Result<Vec<u8>> {
+    // Of no length: one that nobody has, in the abstract name space (`unix(7)`).
+    kernel_bind(fd, &(libc::AF_UNIX as libc::sa_family_t).to_ne_bytes())?;
+    name(libc::getsockname, fd)
+}
+
 /// Sets O_NONBLOCK.
 pub(crate) fn set_non_blocking(fd: &OwnedFd) {
     // SAFETY: numbers only. O_NONBLOCK is the only flag that a fresh socket may have.

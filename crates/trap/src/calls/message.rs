@@ -154,12 +154,10 @@ impl Supervisor {
     fn send_datagram(&mut self, on: On<'_>, bytes: &[u8], facts: &Facts, flags: i32) -> Result<usize, Reply> {
         let mut space = std::mem::take(&mut self.space);
         let sent = self.socket(on).and_then(|socket| {
+            fail_if_failed(on, socket)?;
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            if socket.error != 0 {
-                return Err(Reply::error(take_error(on, socket)));
-            }
             // What was written before goes before.
             datagram.drain(peer, inner, &mut space)?;
             match sys::send_message(inner, bytes, facts, flags) {
@@ -203,9 +201,7 @@ impl Supervisor {
         }
         let mut space = std::mem::take(&mut self.space);
         let taken = self.socket(on).and_then(|socket| {
-            if socket.error != 0 {
-                return Err(Reply::error(take_error(on, socket)));
-            }
+            fail_if_failed(on, socket)?;
             let inode = socket.inode()?;
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
@@ -237,6 +233,7 @@ impl Supervisor {
             Ok(taken)
         });
         self.space = space;
+        self.give_error(on.id);
         taken
     }
 
@@ -250,6 +247,7 @@ impl Supervisor {
             socket.on_error(sys::errno(&failed));
         }
         self.space = space;
+        self.give_error(on.id);
     }
 }
 
@@ -260,6 +258,17 @@ fn flags_of_sending(on: On<'_>) -> i32 {
         libc::SYS_sendmsg => second as i32,
         libc::SYS_sendto | libc::SYS_sendmmsg => third as i32,
         _ => 0,
+    }
+}
+
+/// A call tells the error that waits at its socket.
+fn fail_if_failed(on: On<'_>, socket: &mut Socket) -> Result<(), Reply> {
+    if socket.error == 0 {
+        return Ok(());
+    }
+    match take_error(on, socket) {
+        0 => Ok(()),
+        errno => Err(Reply::error(errno)),
     }
 }
 
