@@ -229,7 +229,7 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
     // Few connections are less than what else happens on the machine.
     if level.idle >= 10_000 {
         let (client, programs) = (level.slabs[KERNEL] / 2.0, level.processes[KERNEL]);
-        let of_processes = |arm: usize| level.processes[arm] - programs;
+        let of_processes = |arm: usize| (level.processes[arm] - programs).max(0.0);
         let memory = |arm: usize| [(of_processes(arm) + level.slabs[arm] - client).max(0.0) / MIB];
         let metric = ("memory", "MiB", Better::Lower);
         let row = Row::new(case.clone(), metric, &memory(PATHS), Some((ARMS[KERNEL], &memory(KERNEL))));

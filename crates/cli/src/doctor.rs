@@ -19,6 +19,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_SYS_NICE: u32 = 23;
 const CAP_BPF: u32 = 39;
 
+/// The engine's, if nothing else is configured.
+const REALTIME_PRIORITY: u8 = 50;
 /// First kernel with tcx links.
 const TCX: (u32, u32) = (6, 6);
 /// Descriptors that a busy server takes: a pipe per poll set, a connection per process.
@@ -202,23 +204,17 @@ fn tun() -> Finding {
 }
 
 fn real_time() -> Finding {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Rtprio).current.unwrap_or(u64::MAX);
+    let tried = scoutline_daemon::realtime_of_threads(REALTIME_PRIORITY);
+    let found = tried.as_ref().map_or_else(ToString::to_string, |()| "allowed".into());
     let privileged = privilege::effective(&read("/proc/self/status")) & (1 << CAP_SYS_NICE) != 0;
-    // With cgroup v1, a group without a real-time budget of its own is refused whatever the privilege.
-    let group = read("/proc/self/cgroup");
-    let group = group.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        controllers.split(',').any(|name| name == "cpu").then(|| path.trim_end_matches('/').to_owned())
-    });
-    let budget = group.map(|path| read(&format!("/sys/fs/cgroup/cpu{path}/cpu.rt_runtime_us")));
-    if budget.as_deref() == Some("0") {
-        let remedy = "this cgroup has no real-time budget: write 950000 to its cpu.rt_runtime_us";
-        return finding("SCHED_FIFO", false, State::Degraded, "refused by the cgroup", remedy);
-    }
-    let found = if privileged { "allowed".into() } else { format!("up to priority {limit}") };
-    let remedy =
-        "run as root, or raise `rtprio` in /etc/security/limits.conf; realtime = \"off\" does without";
-    finding("SCHED_FIFO", privileged || limit >= 50, State::Degraded, found, remedy)
+    // What the privilege allows, the control group or a container refuses.
+    let remedy = if privileged {
+        "the control group has no real-time budget (write 950000 to its cpu.rt_runtime_us; with version 2 start from \
+         the root group, or boot with rt_group_sched=0), or the container forbids it"
+    } else {
+        "run as root, or raise `rtprio` in /etc/security/limits.conf; realtime = \"off\" does without"
+    };
+    finding("SCHED_FIFO", tried.is_ok(), State::Degraded, found, remedy)
 }
 
 fn throttling() -> Finding {

@@ -29,5 +29,5 @@ mod sockets;
 pub use claim::Claimed;
 pub use config::{Config, ConfigError};
 pub use daemon::{DaemonError, check, run};
-pub use scoutline_engine::{deadlines_of_threads, lower_process, weights_of_threads};
+pub use scoutline_engine::{deadlines_of_threads, lower_process, realtime_of_threads, weights_of_threads};
 pub use sockets::{SocketError, attach_path};

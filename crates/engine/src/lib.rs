@@ -50,6 +50,7 @@ pub use crate::settings::{
     ClassSettings, DeviceSettings, EngineSettings, Forward, HostSettings, LiveSettings, OwnLink,
     PermissionSettings, ProgramFacts, Requests, RouteSettings, TcpSettings,
 };
+pub use crate::sys::realtime_of_threads;
 pub use scoutline_proto::ip6::Host6Config;
 pub use scoutline_proto::route::{Metrics, Refusal, Route, Way};
 pub use scoutline_proto::tcp::Pacing;

@@ -71,6 +71,15 @@ pub(crate) fn set_realtime(priority: u8) -> Result<()> {
     set_policy(libc::SCHED_FIFO, i32::from(priority))
 }
 
+/// Whether threads can be given SCHED_FIFO with this priority here. For `scoutline doctor`.
+///
+/// # Errors
+/// As the kernel says; EPERM also where the control group has no real-time budget, whatever the privilege.
+pub fn realtime_of_threads(priority: u8) -> Result<()> {
+    let tried = std::thread::Builder::new().spawn(move || set_realtime(priority))?.join();
+    tried.unwrap_or_else(|_| Err(Error::other("the attempt has failed")))
+}
+
 fn set_policy(policy: i32, priority: i32) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the structure outlives the call. What the thread forks does not inherit it.

@@ -237,6 +237,12 @@ impl Supervisor {
         let how = on.call.arguments[1] as i32;
         let socket = self.socket(on)?;
         match &socket.state {
+            // Whoever waits there in a call that is trapped would not hear of it.
+            State::Datagram(_) => {
+                sys::shutdown(&self.end_of(on)?, how)?;
+                self.retry(on.id);
+                return Ok(Reply::Now(Answer::Value(0)));
+            }
             State::Connecting { .. } => return self.shut_connecting(on, how),
             State::Listening { .. } if [libc::SHUT_RD, libc::SHUT_RDWR].contains(&how) => {
                 sys::shutdown(&socket.inner, how)?;
@@ -328,7 +334,7 @@ impl Supervisor {
             if let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
                 && let Err(error) = datagram.drain(peer, &socket.inner, &mut space)
             {
-                socket.on_error(sys::errno(&error));
+                socket.on_unsent(sys::errno(&error));
             }
         });
         self.space = space;

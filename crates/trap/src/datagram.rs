@@ -102,16 +102,27 @@ impl Datagram {
         Ok(Filled::More)
     }
 
-    /// Gives the program's end an error: that of a datagram which its peer, turning to another, did not take
-    /// (`unix_dgram_connect`). What the program writes in that moment is lost with it.
+    /// Gives the program's end an error, unless it has one: that of a datagram which its peer, turning away, did not take
+    /// (`unix_dgram_disconnected`). What the program has written before is sent; what it writes meanwhile is lost.
     ///
     /// # Errors
-    /// It has none: `WouldBlock` as long as something waits that the path has no room for.
-    pub(crate) fn give_error(&self, peer: &OwnedFd, outer: &OwnedFd) -> io::Result<()> {
-        if self.unsent.is_some() {
-            return Err(io::ErrorKind::WouldBlock.into());
+    /// It has none: `WouldBlock` as long as something waits that the path has no room for, or as the kernel says.
+    pub(crate) fn give_error(
+        &mut self,
+        (peer, inner): (&OwnedFd, &OwnedFd),
+        outer: &OwnedFd,
+        space: &mut [u8],
+    ) -> io::Result<()> {
+        // A send would take it away.
+        if sys::events(outer, 0) & libc::POLLERR != 0 {
+            return Ok(());
         }
         let name = sys::name_unix(outer)?;
+        // Each failure is that of one datagram.
+        let drained = (0..ROUNDS).any(|_| self.drain(peer, inner, space).is_ok());
+        if !drained || self.unsent.is_some() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         sys::send(outer, &[], 0)?;
         sys::kernel_connect(peer, &NOWHERE)?;
         sys::kernel_connect(peer, &name)
@@ -194,16 +205,19 @@ mod tests {
     #[test]
     fn an_error_wakes_who_reads_once_and_nothing_else_is_lost() {
         let Bed { mut datagram, peer, outer, inner, mut space, address } = Bed::new();
+        let ends = (&peer, &inner);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.send_to(b"behind", address).unwrap();
         let reader = outer.try_clone().unwrap();
         let waiting = std::thread::spawn(move || std::fs::File::from(reader).read(&mut [0; 16]));
-        datagram.give_error(&peer, &outer).unwrap();
+        datagram.give_error(ends, &outer, &mut space).unwrap();
         let error = waiting.join().unwrap().unwrap_err();
         assert_eq!(sys::errno(&error), libc::ECONNRESET);
         assert_eq!(sys::pending_error(&outer), 0);
 
-        datagram.give_error(&peer, &outer).unwrap();
+        // Twice, before it is read.
+        datagram.give_error(ends, &outer, &mut space).unwrap();
+        datagram.give_error(ends, &outer, &mut space).unwrap();
         let events = libc::POLLIN | libc::POLLOUT;
         assert_eq!(sys::events(&outer, events), libc::POLLOUT | libc::POLLERR);
         assert_eq!(sys::errno(&sys::send(&outer, b"x", 0).unwrap_err()), libc::ECONNRESET);
@@ -211,10 +225,23 @@ mod tests {
         assert_eq!(sys::receive(&outer, &mut space, 0).unwrap(), 6);
         sys::send(&outer, b"written", 0).unwrap();
         assert_eq!(sys::receive(&peer, &mut space, 0).unwrap(), 7);
+    }
 
-        datagram.unsent = Some(Vec::new());
-        assert!(datagram.give_error(&peer, &outer).is_err());
-        assert_eq!(sys::events(&outer, events), libc::POLLOUT);
+    #[test]
+    fn what_was_written_before_an_error_is_sent() {
+        let Bed { mut datagram, peer, outer, inner, mut space, .. } = Bed::new();
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let name = sys::name(libc::getsockname, &receiver.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        sys::with_address(libc::connect, &inner, &name).unwrap();
+        // The first one is too long for a datagram.
+        sys::send(&outer, &[0; 65_508], 0).unwrap();
+        sys::send(&outer, b"behind", 0).unwrap();
+        let failed = datagram.drain(&peer, &inner, &mut space).unwrap_err();
+        assert_eq!(sys::errno(&failed), libc::EMSGSIZE);
+        datagram.give_error((&peer, &inner), &outer, &mut space).unwrap();
+        assert_eq!(receiver.recv(&mut space).unwrap(), 6);
+        assert_eq!(sys::pending_error(&outer), libc::ECONNRESET);
     }
 
     #[test]

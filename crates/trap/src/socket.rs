@@ -43,13 +43,23 @@ pub(crate) struct Socket {
     /// For SO_ERROR; 0: none. Where the program's end has it too, that one decides whether it has been told.
     pub(crate) error: i32,
     /// Whether that is so, of datagrams.
-    given: bool,
+    share: Share,
     /// What a stream's program has set IP_RECVERR and IPV6_RECVERR to, which `inner` is not told: its error would end
     /// the connection.
     pub(crate) reported: [bool; 2],
     pub(crate) state: State,
     /// What the loop waits for at `peer` and at `inner`, if at all.
     pub(crate) watched: (Option<u32>, Option<u32>),
+}
+
+/// What the program's end of a datagram socket has of an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// Nothing, and it gets nothing.
+    None,
+    /// It is still to get it.
+    Owed,
+    Given,
 }
 
 /// How the program's end of a socket is known.
@@ -132,7 +142,7 @@ impl Socket {
             inner,
             seen: (0, -1),
             error: 0,
-            given: false,
+            share: Share::None,
             reported: [false; 2],
             state,
             watched: (None, None),
@@ -177,30 +187,48 @@ impl Socket {
 
     /// Keeps an error of datagrams for the program.
     pub(crate) fn on_error(&mut self, errno: i32) {
-        (self.error, self.given) = (errno, false);
+        (self.error, self.share) = (errno, Share::Owed);
+    }
+
+    /// The same of a datagram that was not sent, which the program has taken for sent. Only calls that are trapped tell it:
+    /// the next `write` is not to fail for it.
+    pub(crate) fn on_unsent(&mut self, errno: i32) {
+        match errno {
+            libc::ECONNREFUSED => self.on_error(errno), // of one before it
+            _ => (self.error, self.share) = (errno, Share::None),
+        }
     }
 
     /// The program's end is still to have an error of datagrams.
     pub(crate) fn owes_error(&self) -> bool {
-        self.error != 0 && !self.given && matches!(self.state, State::Datagram(_))
+        self.error != 0 && self.share == Share::Owed
     }
 
-    /// Lets the program's end have it, if it can.
-    pub(crate) fn give_error(&mut self, outer: &OwnedFd) {
-        if let (State::Datagram(datagram), Some(peer)) = (&self.state, &self.peer) {
-            self.given = datagram.give_error(peer, outer).is_ok();
+    /// Lets the program's end have it, if it can. Where that end is not to be found, whoever reads there gets an empty
+    /// datagram, lest he sleep for ever.
+    pub(crate) fn give_error(&mut self, outer: Option<&OwnedFd>, space: &mut [u8]) {
+        let (State::Datagram(datagram), Some(peer)) = (&mut self.state, &self.peer) else { return };
+        let Some(outer) = outer else {
+            let _ = sys::send(peer, &[], 0);
+            self.share = Share::None;
+            return;
+        };
+        if datagram.give_error((peer, &self.inner), outer, space).is_ok() {
+            self.share = Share::Given;
         }
     }
 
     /// Takes the error that waits; 0: none. `outer` is the program's end, if it can be had.
     pub(crate) fn take_error(&mut self, outer: impl FnOnce() -> io::Result<OwnedFd>) -> i32 {
         let kept = std::mem::take(&mut self.error);
-        if matches!(self.state, State::Datagram(_)) && !std::mem::take(&mut self.given) {
-            return kept;
+        let share = std::mem::replace(&mut self.share, Share::None);
+        let is_datagram = matches!(self.state, State::Datagram(_));
+        if is_datagram && kept == 0 {
+            return 0;
         }
         // It may have read it there, in which case it is told no more.
-        let told = outer().map_or(0, |outer| sys::pending_error(&outer));
-        if told != 0 && kept != 0 { kept } else { told }
+        let told = outer().map_or(if is_datagram { kept } else { 0 }, |outer| sys::pending_error(&outer));
+        if kept != 0 && (told != 0 || is_datagram && share != Share::Given) { kept } else { told }
     }
 
     /// The connection stands: the program's end gets ours.

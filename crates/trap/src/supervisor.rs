@@ -357,13 +357,23 @@ impl Supervisor {
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
         let inner = &socket.inner;
         let drained = datagram.drain(peer, inner, &mut self.space);
-        let refilled = datagram.refill(peer, inner, &mut self.space);
+        let mut refilled = datagram.refill(peer, inner, &mut self.space);
+        let failed = refilled.as_ref().err().map(sys::errno);
+        if failed.is_some() {
+            // What lies behind it is no edge.
+            refilled = datagram.refill(peer, inner, &mut self.space);
+        }
         if matches!(refilled, Ok(Filled::More)) {
             // Watched anew it is an edge again.
             socket.watched.1 = Some(0);
         }
-        if let Some(failed) = drained.err().or(refilled.err()) {
-            socket.on_error(sys::errno(&failed));
+        if let Err(unsent) = drained {
+            socket.on_unsent(sys::errno(&unsent));
+            // So is what was written behind it.
+            socket.watched.0 = Some(0);
+        }
+        if let Some(errno) = failed {
+            socket.on_error(errno);
         }
         self.give_error(id);
         self.retry(id);
@@ -371,10 +381,10 @@ impl Supervisor {
 
     /// What waits as an error of datagrams, the program's end is to have.
     pub(crate) fn give_error(&mut self, id: u64) {
-        let owing = self.sockets.get(&id).filter(|socket| socket.owes_error());
-        let outer = owing.and_then(|socket| self.outer(socket));
-        if let (Some(outer), Some(socket)) = (outer, self.sockets.get_mut(&id)) {
-            socket.give_error(&outer);
+        let Some(owing) = self.sockets.get(&id).filter(|socket| socket.owes_error()) else { return };
+        let outer = self.outer(owing);
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.give_error(outer.as_ref(), &mut self.space);
         }
     }
 

@@ -210,7 +210,12 @@ impl Supervisor {
             let peek = flags & libc::MSG_PEEK != 0;
             match datagram.take((peer, inner), &outer, peek, &mut space) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    Err(wait(on, flags, inner, libc::SO_RCVTIMEO))
+                    let is_shut = sys::events(&outer, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+                    match wait(on, flags, inner, libc::SO_RCVTIMEO) {
+                        // An end, where others would wait (`__skb_wait_for_more_packets`).
+                        Reply::Later { .. } if is_shut => Ok((0, Facts::default(), 0)),
+                        reply => Err(reply),
+                    }
                 }
                 taken => Ok(taken.map(|(len, facts)| (len, facts, 0))?),
             }

@@ -722,6 +722,30 @@ CASE(shut_without_a_peer) {
     T(send(other, "x", 1, MSG_NOSIGNAL));
 }
 
+static void *shut_soon(void *fd) {
+    usleep(50000);
+    shutdown(*(int *)fd, SHUT_RDWR);
+    return NULL;
+}
+
+/* In a call with an address, and in one without. */
+CASE(shut_while_another_thread_receives) {
+    for (int with_address = 0; with_address < 2; with_address++) {
+        int port, fd = pair(&port);
+        struct name from = {0};
+        socklen_t len = sizeof from;
+        pthread_t thread;
+        pthread_create(&thread, NULL, shut_soon, &fd);
+        if (with_address) {
+            T(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&from, &len));
+            T(recvfrom(fd, bytes, 10, MSG_DONTWAIT, (struct sockaddr *)&from, &len));
+        } else {
+            T(recv(fd, bytes, 10, 0));
+        }
+        pthread_join(thread, NULL);
+    }
+}
+
 static volatile sig_atomic_t pipes;
 
 static void on_pipe(int number) { pipes += number == SIGPIPE; }
@@ -877,6 +901,7 @@ CASE(the_last_that_was_bound_gets_it) {
         settle();
         for (int i = 0; i <= last; i++) T(recv(sockets[i], bytes, 9, MSG_DONTWAIT));
         close(sockets[last]);
+        settle(); // by trap that is seen a moment later
     }
 }
 
