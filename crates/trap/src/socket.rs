@@ -193,9 +193,10 @@ impl Socket {
     /// The same of a datagram that was not sent, which the program has taken for sent. Only calls that are trapped tell it:
     /// the next `write` is not to fail for it.
     pub(crate) fn on_unsent(&mut self, errno: i32) {
-        match errno {
-            libc::ECONNREFUSED => self.on_error(errno), // of one before it
-            _ => (self.error, self.share) = (errno, Share::None),
+        self.on_error(errno);
+        // A refusal is of one before it.
+        if errno != libc::ECONNREFUSED {
+            self.share = Share::None;
         }
     }
 
