@@ -235,7 +235,7 @@ mod tests {
         let name = sys::name(libc::getsockname, &receiver.as_fd().try_clone_to_owned().unwrap()).unwrap();
         sys::with_address(libc::connect, &inner, &name).unwrap();
         // The first one is too long for a datagram.
-        sys::send(&outer, &[0; 65_508], 0).unwrap();
+        sys::send(&outer, &vec![0; 65_508], 0).unwrap();
         sys::send(&outer, b"behind", 0).unwrap();
         let failed = datagram.drain(&peer, &inner, &mut space).unwrap_err();
         assert_eq!(sys::errno(&failed), libc::EMSGSIZE);
