@@ -42,7 +42,7 @@ pub(crate) struct Socket {
     pub(crate) seen: (u32, i32),
     /// For SO_ERROR; 0: none. Where the program's end has it too, that one decides whether it has been told.
     pub(crate) error: i32,
-    /// Whether that is so, of datagrams.
+    /// How far that is so, of datagrams.
     share: Share,
     /// What a stream's program has set IP_RECVERR and IPV6_RECVERR to, which `inner` is not told: its error would end
     /// the connection.
