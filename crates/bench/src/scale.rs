@@ -8,8 +8,7 @@
 //! ```
 //! There are eight programs because one on paths has 16,384 sockets at most, and one anywhere often 20,000 files. Memory is what the server host's processes
 //! have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
-//! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms. So is what the programs
-//! keep themselves for each connection, which is all that their processes grow by in the kernel's arm.
+//! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms.
 //!
 //! A million paths of real UDP sockets: see [`paths`]. A million flows are in a table and on an engine in this process, as in
 //! `micro`.
@@ -228,15 +227,16 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
     let case = idle_text(level.idle);
     // Few connections are less than what else happens on the machine.
     if level.idle >= 10_000 {
-        let (client, programs) = (level.slabs[KERNEL] / 2.0, level.processes[KERNEL]);
-        let of_processes = |arm: usize| (level.processes[arm] - programs).max(0.0);
-        let memory = |arm: usize| [(of_processes(arm) + level.slabs[arm] - client).max(0.0) / MIB];
+        let client = level.slabs[KERNEL] / 2.0;
+        let memory = |arm: usize| [(level.processes[arm] + level.slabs[arm] - client).max(0.0) / MIB];
         let metric = ("memory", "MiB", Better::Lower);
         let row = Row::new(case.clone(), metric, &memory(PATHS), Some((ARMS[KERNEL], &memory(KERNEL))));
         rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
         // The kernel's slabs are those of the whole machine, and others use it too.
+        let of_processes = |arm: usize| [level.processes[arm] / MIB];
         let metric = ("memory without the kernel's", "MiB", Better::Lower);
-        let row = Row::new(case.clone(), metric, &[of_processes(PATHS) / MIB], None);
+        let (ours, kernels) = (of_processes(PATHS), of_processes(KERNEL));
+        let row = Row::new(case.clone(), metric, &ours, Some((ARMS[KERNEL], &kernels)));
         rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
     }
     let mut add = |metric, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
