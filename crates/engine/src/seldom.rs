@@ -1,10 +1,11 @@
 //! What few of many have: it takes its room only once there is something in it.
 //!
 //! There are a hundred thousand sockets, and a handful of them listen, are in groups, send files or have options set. A
-//! `RefCell` with an empty list takes 32 or 40 bytes of each, [`Seldom`] 16; [`Rare`] takes 8, whatever is in it.
+//! `RefCell` with an empty list takes 32 or 40 bytes of each; [`Seldom`] and [`Rare`] take 8.
 
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 /// A value in a cell that is mostly the default one.
 pub(crate) struct Rare<T>(Cell<Option<Box<T>>>);
@@ -37,7 +38,10 @@ impl<T: Copy + Default + PartialEq> Rare<T> {
 }
 
 /// A list in a cell, borrowed as one of a [`RefCell`] is.
-pub(crate) struct Seldom<L>(RefCell<Option<Box<L>>>);
+pub(crate) struct Seldom<L>(OnceCell<Box<RefCell<L>>>);
+
+/// A look at a list: there is none before something was put there.
+pub(crate) struct Look<'a, L>(Option<Ref<'a, L>>);
 
 /// What may be in it.
 pub(crate) trait List: Default + 'static {
@@ -64,9 +68,17 @@ impl<T: 'static> List for VecDeque<T> {
     }
 }
 
+impl<L: List> Deref for Look<'_, L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        self.0.as_deref().unwrap_or(L::EMPTY)
+    }
+}
+
 impl<L> Default for Seldom<L> {
     fn default() -> Self {
-        Seldom(RefCell::new(None))
+        Seldom(OnceCell::new())
     }
 }
 
@@ -74,28 +86,30 @@ impl<L: List> Seldom<L> {
     /// True without anything in it.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.borrow().as_ref().is_none_or(|list| list.has_none())
+        self.0.get().is_none_or(|list| list.borrow().has_none())
     }
 
     /// See [`RefCell::borrow`].
     #[inline]
-    pub(crate) fn borrow(&self) -> Ref<'_, L> {
-        Ref::map(self.0.borrow(), |list| list.as_deref().unwrap_or(L::EMPTY))
+    pub(crate) fn borrow(&self) -> Look<'_, L> {
+        Look(self.0.get().map(|list| list.borrow()))
     }
 
     /// See [`RefCell::borrow_mut`]: for what will hardly stay empty.
     pub(crate) fn borrow_mut(&self) -> RefMut<'_, L> {
-        RefMut::map(self.0.borrow_mut(), |list| &mut **list.get_or_insert_default())
+        self.0.get_or_init(Box::default).borrow_mut()
     }
 
-    /// Takes all out, and the room with it.
+    /// Takes all out.
     pub(crate) fn take(&self) -> L {
-        self.0.take().map_or_else(L::default, |list| *list)
+        self.0.get().map_or_else(L::default, |list| list.take())
     }
 
     /// See [`RefCell::replace`].
     pub(crate) fn replace(&self, list: L) {
-        self.0.replace((!list.has_none()).then(|| Box::new(list)));
+        if !(list.has_none() && self.is_empty()) {
+            *self.borrow_mut() = list;
+        }
     }
 }
 
@@ -127,6 +141,6 @@ mod tests {
         assert_eq!(*list.borrow(), [5]);
         list.borrow_mut().clear();
         assert!(list.is_empty());
-        assert_eq!(size_of_val(&list), 16);
+        assert_eq!(size_of_val(&list), 8);
     }
 }

@@ -131,7 +131,7 @@ pub(crate) struct SocketEnd {
 }
 
 // There may be a hundred thousand.
-const _: () = assert!(size_of::<SocketEnd>() <= 400);
+const _: () = assert!(size_of::<SocketEnd>() <= 360);
 
 impl SocketEnd {
     /// A socket in a fresh slot, without rings; `None` when slots ran out.

@@ -64,11 +64,14 @@ pub(crate) struct StreamStage {
     /// Times in a row that the program's position could not be understood yet.
     looked_again: u32,
     /// Connected, and kept from `accept` until data comes or this is over (TCP_DEFER_ACCEPT, tcp(7)).
-    deferred: Option<Deferred>,
+    deferred: Option<Box<Deferred>>,
     /// What its socket was bound to. As on Linux nobody else has that while old segments may be about (TIME-WAIT), but for
     /// those whom it shares it with.
     port: Option<Box<HeldPort>>,
 }
+
+// There may be a hundred thousand.
+const _: () = assert!(size_of::<StreamStage>() <= 160);
 
 /// A connection that its listening socket's program does not hear of yet. It counts in the backlog meanwhile.
 struct Deferred {
@@ -163,7 +166,8 @@ impl StreamStage {
     /// Its listening socket is another one from now on.
     pub(crate) fn set_listener(&mut self, listener: &Rc<SocketEnd>) {
         self.parent = Some(Rc::clone(listener));
-        self.deferred = self.deferred.take().map(|deferred| Deferred::new(deferred.until, listener));
+        self.deferred =
+            self.deferred.take().map(|deferred| Box::new(Deferred::new(deferred.until, listener)));
     }
 
     /// Puts its socket into the queue of a listening one; false when that is full.
@@ -319,7 +323,7 @@ impl StreamStage {
                 self.hand_over(turned, context);
             } else {
                 let until = context.now + Duration::from_secs(u64::from(wait));
-                self.deferred = self.parent.as_ref().map(|listener| Deferred::new(until, listener));
+                self.deferred = self.parent.as_ref().map(|listener| Box::new(Deferred::new(until, listener)));
             }
             return;
         }

@@ -46,8 +46,9 @@ impl Piece {
         (self.at, self.end) > (at, end)
     }
 
-    fn len(&self) -> u64 {
-        self.end - self.start
+    /// How many: no more than a send ring has, and the SYN and the FIN.
+    fn len(&self) -> u32 {
+        (self.end - self.start) as u32
     }
 }
 
@@ -69,7 +70,7 @@ type Range64 = (u64, u64);
 
 impl Delivered {
     fn add(&mut self, piece: Piece) {
-        self.units += piece.len();
+        self.units += u64::from(piece.len());
         let newest = if piece.again { &mut self.newest_again } else { &mut self.newest };
         if newest.is_none_or(|newest| piece.is_sent_after(newest.at, newest.end)) {
             *newest = Some(piece);
@@ -85,22 +86,22 @@ impl Delivered {
 pub struct Flight {
     pieces: VecDeque<Piece>,
     /// Units in all pieces.
-    total: u64,
+    total: u32,
     /// Units in lost pieces.
-    lost: u64,
+    lost: u32,
 }
 
 impl Flight {
     /// RFC 6675 `pipe`: units that are in the network.
     #[inline]
     pub fn in_network(&self) -> u64 {
-        self.total - self.lost
+        u64::from(self.total - self.lost)
     }
 
     /// Units that are lost and were not sent again.
     #[inline]
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.lost.into()
     }
 
     /// Something outstanding was sent more than once.
@@ -110,7 +111,11 @@ impl Flight {
 
     /// Units that were sent more than once, and are not lost again.
     pub fn again(&self) -> u64 {
-        self.pieces.iter().filter(|piece| piece.again && !piece.lost).map(Piece::len).sum()
+        self.pieces
+            .iter()
+            .filter(|piece| piece.again && !piece.lost)
+            .map(|piece| u64::from(piece.len()))
+            .sum()
     }
 
     /// The last of the stream.
@@ -121,7 +126,7 @@ impl Flight {
     /// These units, which follow all others, were sent at `now` for the first time.
     #[inline]
     pub fn on_sent(&mut self, range: Range<u64>, now: Time) {
-        self.total += range.end - range.start;
+        self.total += (range.end - range.start) as u32;
         let is_full = self.is_full();
         if let Some(last) = self.pieces.back_mut()
             && last.end == range.start
@@ -144,7 +149,7 @@ impl Flight {
     #[inline]
     fn is_full(&self) -> bool {
         let count = self.pieces.len();
-        count >= MAX_PIECES || count >= FEW_PIECES && self.total < count as u64 * LEAST_AVERAGE
+        count >= MAX_PIECES || count >= FEW_PIECES && u64::from(self.total) < count as u64 * LEAST_AVERAGE
     }
 
     /// All below `una` is acknowledged, and nothing is lost or was selectively acknowledged: when the last of it was
@@ -157,7 +162,7 @@ impl Flight {
                 break;
             }
             let end = front.end.min(una);
-            self.total -= end - front.start;
+            self.total -= (end - front.start) as u32;
             newest = Some((front.at, end));
             if front.end > una {
                 front.start = una;
@@ -273,7 +278,7 @@ impl Flight {
             // Sent before any time that counts.
             self.pieces.push_back(Piece { start: una, end, at: Time::ZERO, again: true, lost: true });
         }
-        self.total = end - una;
+        self.total = (end - una) as u32;
         self.lost = self.total;
     }
 

@@ -28,7 +28,7 @@ pub struct Times {
 }
 
 /// The detector.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Rack {
     /// RACK.xmit_ts: when the last-sent of all that has arrived was sent.
     at: Time,
@@ -38,8 +38,15 @@ pub struct Rack {
     rtt_ns: u64,
     /// RACK.fack: the highest that has arrived.
     highest: u64,
+    /// What was seen of reordering. Most connections never see any.
+    reordered: Option<Box<Reordered>>,
+}
+
+/// What was seen of reordering, and what the window became by it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reordered {
     /// RACK.reordering_seen, and how often.
-    reorderings: u32,
+    count: u32,
     /// By how many units, at most.
     degree: u32,
     /// RACK.reo_wnd_mult less one.
@@ -53,22 +60,27 @@ pub struct Rack {
 impl Rack {
     /// By how many units something has arrived late, at most.
     pub fn degree(&self) -> u32 {
-        self.degree
+        self.reordered().degree
     }
 
     /// Reordering was seen on this connection.
     pub fn is_reordering(&self) -> bool {
-        self.reorderings > 0
+        self.reorderings() > 0
     }
 
     /// How often (`tcpi_reord_seen`).
     pub fn reorderings(&self) -> u32 {
-        self.reorderings
+        self.reordered().count
+    }
+
+    fn reordered(&self) -> Reordered {
+        self.reordered.as_deref().copied().unwrap_or_default()
     }
 
     /// Reordering made us send in vain.
     pub fn set_reordering(&mut self) {
-        self.reorderings = self.reorderings.saturating_add(1);
+        let reordered = self.reordered.get_or_insert_default();
+        reordered.count = reordered.count.saturating_add(1);
     }
 
     fn rtt(&self) -> Duration {
@@ -76,9 +88,8 @@ impl Rack {
     }
 
     /// RACK.reo_wnd_mult.
-    #[cfg(test)]
     pub(super) fn multiplier(&self) -> u32 {
-        u32::from(self.more) + 1
+        u32::from(self.reordered().more) + 1
     }
 
     /// The common case of [`Rack::on_delivered`]: all up to `end`, the last of it sent at `at`.
@@ -106,7 +117,9 @@ impl Rack {
         }
         if let Some((start, _)) = delivered.first.filter(|&(_, end)| end < self.highest) {
             self.set_reordering();
-            self.degree = self.degree.max((self.highest - start).min(u64::from(u32::MAX)) as u32);
+            let degree = (self.highest - start).min(u64::from(u32::MAX)) as u32;
+            let reordered = self.reordered.get_or_insert_default();
+            reordered.degree = reordered.degree.max(degree);
         }
         let highest =
             [delivered.newest, delivered.newest_again].into_iter().flatten().map(|piece| piece.end).max();
@@ -116,18 +129,21 @@ impl Rack {
     /// RFC 8985 §6.2 step 4: the peer got something twice, with all up to `una` acknowledged and `next` the next to be
     /// sent.
     pub fn on_duplicate(&mut self, una: u64, next: u64) {
-        if una >= self.round {
-            self.round = next;
-            self.more = (self.more + 1).min(MAX_MULTIPLIER);
-            self.persist = PERSISTENCE;
+        let reordered = self.reordered.get_or_insert_default();
+        if una >= reordered.round {
+            reordered.round = next;
+            reordered.more = (reordered.more + 1).min(MAX_MULTIPLIER);
+            reordered.persist = PERSISTENCE;
         }
     }
 
     /// A recovery is over.
     pub fn on_recovered(&mut self) {
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.more = 0;
+        if let Some(reordered) = &mut self.reordered {
+            reordered.persist = reordered.persist.saturating_sub(1);
+            if reordered.persist == 0 {
+                reordered.more = 0;
+            }
         }
     }
 
@@ -137,7 +153,7 @@ impl Rack {
         if !self.is_reordering() && evident {
             return Duration::ZERO;
         }
-        (times.least / 4 * (u32::from(self.more) + 1)).min(times.smoothed)
+        (times.least / 4 * self.multiplier()).min(times.smoothed)
     }
 
     /// RFC 8985 §6.2 step 5: takes what is lost for lost. Whether anything was, and when to look again.

@@ -15,23 +15,24 @@ const KEPT_RANGES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Disjoint, non-adjacent ranges in growing order.
+/// Disjoint, non-adjacent ranges in growing order. Eight bytes while nobody needs any.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    ranges: Vec<Range<u64>>,
+    #[allow(clippy::box_collection)] // a list with nothing in it takes 24 bytes of each connection
+    ranges: Option<Box<Vec<Range<u64>>>>,
 }
 
 impl Ranges {
     /// True without any range: the common case.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.as_slice().is_empty()
     }
 
     /// The ranges in growing order.
     #[inline]
     pub fn as_slice(&self) -> &[Range<u64>] {
-        &self.ranges
+        self.ranges.as_deref().map_or(&[], Vec::as_slice)
     }
 
     /// Adds a range, merging with what it touches. True when it held anything new.
@@ -42,35 +43,32 @@ impl Ranges {
         if new.is_empty() {
             return Ok(false);
         }
+        let ranges = self.ranges.get_or_insert_default();
         // Nearly always at or behind the last one.
-        let first = self.ranges.partition_point(|range| range.end < new.start);
-        let after = first + self.ranges[first..].partition_point(|range| range.start <= new.end);
+        let first = ranges.partition_point(|range| range.end < new.start);
+        let after = first + ranges[first..].partition_point(|range| range.start <= new.end);
         if first == after {
-            if self.ranges.len() >= MAX_RANGES {
+            if ranges.len() >= MAX_RANGES {
                 return Err(Full);
             }
-            self.ranges.insert(first, new);
+            ranges.insert(first, new);
             return Ok(true);
         }
-        let old = &self.ranges[first];
+        let old = &ranges[first];
         if old.start <= new.start && old.end >= new.end {
             return Ok(false);
         }
         let start = old.start.min(new.start);
-        let end = self.ranges[after - 1].end.max(new.end);
-        self.ranges[first] = start..end;
-        self.ranges.drain(first + 1..after);
+        let end = ranges[after - 1].end.max(new.end);
+        ranges[first] = start..end;
+        ranges.drain(first + 1..after);
         Ok(true)
     }
 
     /// Drops all below `position`.
     pub fn trim_below(&mut self, position: u64) {
-        let gone = self.ranges.partition_point(|range| range.end <= position);
-        if gone > 0 {
-            self.ranges.drain(..gone);
-            self.give_back();
-        }
-        if let Some(first) = self.ranges.first_mut() {
+        self.forget(self.as_slice().partition_point(|range| range.end <= position));
+        if let Some(first) = self.ranges.as_mut().and_then(|ranges| ranges.first_mut()) {
             first.start = first.start.max(position);
         }
     }
@@ -80,7 +78,7 @@ impl Ranges {
     pub fn advance(&mut self, position: u64) -> u64 {
         let mut end = position;
         let joined = self
-            .ranges
+            .as_slice()
             .iter()
             .take_while(|range| {
                 let joins = range.start <= end;
@@ -90,45 +88,46 @@ impl Ranges {
                 joins
             })
             .count();
-        if joined > 0 {
-            self.ranges.drain(..joined);
-            self.give_back();
-        }
+        self.forget(joined);
         end
     }
 
-    fn give_back(&mut self) {
-        if self.ranges.is_empty() && self.ranges.capacity() > KEPT_RANGES {
-            self.ranges = Vec::new();
+    /// Drops the first ones, and with the last one much room.
+    fn forget(&mut self, count: usize) {
+        let Some(ranges) = self.ranges.as_mut().filter(|_| count > 0) else { return };
+        ranges.drain(..count);
+        if ranges.is_empty() && ranges.capacity() > KEPT_RANGES {
+            self.ranges = None;
         }
     }
 
     /// The range that holds `position`.
     pub fn containing(&self, position: u64) -> Option<Range<u64>> {
-        let at = self.ranges.partition_point(|range| range.end <= position);
-        self.ranges.get(at).filter(|range| range.start <= position).cloned()
+        let at = self.as_slice().partition_point(|range| range.end <= position);
+        self.as_slice().get(at).filter(|range| range.start <= position).cloned()
     }
 
     /// The first range that starts after `position`.
     pub fn following(&self, position: u64) -> Option<Range<u64>> {
-        let at = self.ranges.partition_point(|range| range.start <= position);
-        self.ranges.get(at).cloned()
+        let at = self.as_slice().partition_point(|range| range.start <= position);
+        self.as_slice().get(at).cloned()
     }
 
     /// The end of the last range.
     #[inline]
     pub fn highest(&self) -> Option<u64> {
-        self.ranges.last().map(|range| range.end)
+        self.as_slice().last().map(|range| range.end)
     }
 
     /// Positions held within `of`.
     pub fn count_within(&self, of: Range<u64>) -> u64 {
-        self.ranges.iter().map(|range| range.end.min(of.end).saturating_sub(range.start.max(of.start))).sum()
+        let within = self.as_slice().iter();
+        within.map(|range| range.end.min(of.end).saturating_sub(range.start.max(of.start))).sum()
     }
 
     /// Forgets all, and the memory with it.
     pub fn clear(&mut self) {
-        self.ranges = Vec::new();
+        self.ranges = None;
     }
 }
 

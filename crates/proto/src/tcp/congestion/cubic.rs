@@ -22,8 +22,8 @@ pub struct Cubic {
     w_max_before: u32,
     /// Window just before the last reduction: where the Reno estimate starts to grow as fast as Reno does.
     w_prior: u32,
-    /// When this stretch of congestion avoidance began.
-    epoch: Option<Time>,
+    /// When this stretch of congestion avoidance began; `Time::MAX`: it is still to begin.
+    epoch: Time,
     /// Seconds from the epoch to `w_max`.
     k: f32,
     /// What Reno would have by now, in bytes.
@@ -40,7 +40,7 @@ impl Cubic {
             w_max: 0,
             w_max_before: 0,
             w_prior: 0,
-            epoch: None,
+            epoch: Time::MAX,
             k: 0.0,
             w_est: 0.0,
             hystart: HyStart::default(),
@@ -51,7 +51,7 @@ impl Cubic {
     fn avoid(&mut self, bytes: u32, now: Time, rtt: Duration) {
         let segment = f64::from(self.base.segment);
         let window = f64::from(self.base.window);
-        let epoch = *self.epoch.get_or_insert_with(|| {
+        if self.epoch == Time::MAX {
             if self.w_max <= self.base.window {
                 self.w_max = self.base.window;
                 self.k = 0.0;
@@ -60,10 +60,10 @@ impl Cubic {
                 self.k = (distance / CUBIC_C).cbrt() as f32;
             }
             self.w_est = self.base.window as f32;
-            now
-        });
+            self.epoch = now;
+        }
         // RFC 9438 §4.2: where the cubic will be one round trip from now, within [1, 1.5] windows.
-        let t = (now.since(epoch) + rtt).as_secs_f64() - f64::from(self.k);
+        let t = (now.since(self.epoch) + rtt).as_secs_f64() - f64::from(self.k);
         let target = (CUBIC_C * t * t * t * segment + f64::from(self.w_max)).clamp(window, 1.5 * window);
         // RFC 9438 §4.3: the Reno-friendly region.
         let alpha = if self.w_est >= self.w_prior as f32 {
@@ -92,7 +92,7 @@ impl Cubic {
         } else {
             self.base.window
         };
-        self.epoch = None;
+        self.epoch = Time::MAX;
     }
 }
 
@@ -141,14 +141,14 @@ impl Controller for Cubic {
     fn undo(&mut self) {
         if self.base.before.is_some() {
             self.w_max = self.w_max_before;
-            self.epoch = None;
+            self.epoch = Time::MAX;
         }
         self.base.undo();
     }
 
     fn on_idle(&mut self) {
         // RFC 9438 §4.2: idle time is no time for the cubic.
-        self.epoch = None;
+        self.epoch = Time::MAX;
         self.base.on_idle();
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct HyStart {
     last: u32,
     /// currentRoundMinRTT
     current: u32,
-    /// cssBaselineMinRtt; `None` in slow start.
-    baseline: Option<u32>,
+    /// cssBaselineMinRtt; infinite in slow start.
+    baseline: u32,
     /// rttSampleCount
     samples: u8,
     /// Rounds of conservative slow start.
@@ -48,11 +48,22 @@ pub(super) struct HyStart {
 
 impl Default for HyStart {
     fn default() -> HyStart {
-        HyStart { window_end: 0, last: u32::MAX, current: u32::MAX, baseline: None, samples: 0, rounds: 0 }
+        HyStart {
+            window_end: 0,
+            last: u32::MAX,
+            current: u32::MAX,
+            baseline: u32::MAX,
+            samples: 0,
+            rounds: 0,
+        }
     }
 }
 
 impl HyStart {
+    fn is_conservative(&self) -> bool {
+        self.baseline != u32::MAX
+    }
+
     /// RFC 9406 §4.2
     pub(super) fn on_acknowledged(&mut self, acknowledged: &Acknowledged) -> Growth {
         if acknowledged.una >= self.window_end {
@@ -60,7 +71,7 @@ impl HyStart {
             self.current = u32::MAX;
             self.samples = 0;
             self.window_end = acknowledged.next;
-            if self.baseline.is_some() {
+            if self.is_conservative() {
                 self.rounds += 1;
                 // The round in which it began counts, though it was none in full.
                 if self.rounds >= CSS_ROUNDS {
@@ -73,19 +84,18 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= N_RTT_SAMPLE {
-            match self.baseline {
-                None if self.last != u32::MAX
-                    && self.current >= self.last.saturating_add(threshold(self.last)) =>
-                {
-                    self.baseline = Some(self.current);
-                    self.rounds = 0;
+            if self.is_conservative() {
+                if self.current < self.baseline {
+                    // It was no queue of ours.
+                    self.baseline = u32::MAX;
                 }
-                // It was no queue of ours.
-                Some(baseline) if self.current < baseline => self.baseline = None,
-                _ => {}
+            } else if self.last != u32::MAX && self.current >= self.last.saturating_add(threshold(self.last))
+            {
+                self.baseline = self.current;
+                self.rounds = 0;
             }
         }
-        let divisor = if self.baseline.is_some() { CSS_GROWTH_DIVISOR } else { 1 };
+        let divisor = if self.is_conservative() { CSS_GROWTH_DIVISOR } else { 1 };
         Growth::By(acknowledged.bytes / divisor)
     }
 }

@@ -1,11 +1,13 @@
 //! The acknowledgment field, SACK blocks and the send window (RFC 9293 §3.10.7.4, "fifth").
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
+use super::halves::Timed;
 use super::{Connection, Owed, State};
 use crate::tcp::congestion::{Acknowledged, Controller, Moved};
 use crate::tcp::flight::Delivered;
@@ -79,7 +81,7 @@ impl Connection {
             self.arm_tail_probe(now);
         }
         if let Some(block) = duplicate_block {
-            let by_probe = probe.is_some_and(|probe| probe.again && probe.end == block.end);
+            let by_probe = probe.is_some_and(|end| self.send.tail_probe_again && end.get() == block.end);
             self.on_duplicate_block(&block, by_probe);
         }
         // RFC 5681 §2: a duplicate.
@@ -300,8 +302,8 @@ impl Connection {
             echo.map(|echo| self.timestamp(now).wrapping_sub(echo)).filter(|elapsed| *elapsed < 1 << 30);
         let coarse = elapsed.map(|elapsed| Duration::from_millis(u64::from(elapsed)));
         match self.send.timed {
-            Some((end, at)) if self.send.una >= end => {
-                let sample = now.since(at);
+            Some(timed) if self.send.una >= timed.end.get() => {
+                let sample = now.since(timed.at);
                 self.rtt.on_sample(sample, self.config.min_rto);
                 self.send.timed = None;
                 if self.paced || self.is_long {
@@ -322,11 +324,11 @@ impl Connection {
 
     /// What has arrived tells of the path's rate, if the segment that was `marked` is among it.
     #[inline]
-    fn measure_delivery(&mut self, marked: Option<(u64, Time)>, now: Time) {
+    fn measure_delivery(&mut self, marked: Option<Timed>, now: Time) {
         let delivered = self.delivered();
         self.delivery.on_delivered(delivered, now);
-        if let Some((end, at)) = marked
-            && self.send.una >= end
+        if let Some(Timed { end, at }) = marked
+            && self.send.una >= end.get()
         {
             let least = self.rtt.least().unwrap_or_default();
             self.delivery.on_mark_delivered(delivered, at, least, now);
@@ -382,15 +384,15 @@ impl Connection {
 
     /// RFC 8985 §7.4: whether a probe has repaired a loss, which must not go unanswered by congestion control.
     fn judge_tail_probe(&mut self, delta: i64, occupies: bool, duplicate: Option<&Range<u64>>) {
-        let Some(probe) = self.send.tail_probe else { return };
-        if self.send.una < probe.end {
+        let Some(end) = self.send.tail_probe.map(NonZeroU64::get) else { return };
+        if self.send.una < end {
             return;
         }
-        if !probe.again {
+        if !self.send.tail_probe_again {
             self.send.tail_probe = None; // new data, which has arrived
-        } else if duplicate.is_some_and(|block| block.end == probe.end) {
+        } else if duplicate.is_some_and(|block| block.end == end) {
             self.send.tail_probe = None; // both copies have arrived
-        } else if self.send.una > probe.end {
+        } else if self.send.una > end {
             // One copy has, and no word of another: the other was lost.
             self.send.tail_probe = None;
             self.congestion.on_loss(self.outstanding());

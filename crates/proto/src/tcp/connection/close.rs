@@ -127,7 +127,7 @@ impl Connection {
     /// The peer's FIN is in order.
     pub(super) fn on_fin(&mut self, now: Time, input: &mut Input) {
         self.fin_received = true;
-        self.receive.fin_at = None;
+        self.receive.fin_end = None;
         if let Some(unordered) = &mut self.receive.unordered {
             unordered.ranges.clear();
         }

@@ -2,6 +2,7 @@
 //! positions (see [`Connection`](super::Connection)).
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use scoutline_base::Time;
@@ -50,19 +51,19 @@ pub(super) struct Send {
     pub(super) most_out_to: u32,
     /// When data was last sent.
     pub(super) last: Time,
-    /// End and time of the segment being timed (Karn).
-    pub(super) timed: Option<(u64, Time)>,
-    /// A tail loss probe that is under way.
-    pub(super) tail_probe: Option<TailProbe>,
+    /// The segment being timed (Karn).
+    pub(super) timed: Option<Timed>,
+    /// The end of a tail loss probe that is under way (RFC 8985 §7.1 TLP.end_seq), and whether it was sent before
+    /// (TLP.is_retrans).
+    pub(super) tail_probe: Option<NonZeroU64>,
+    pub(super) tail_probe_again: bool,
 }
 
-/// A tail loss probe (RFC 8985 §7.1).
+/// A segment whose round trip is measured. No segment ends at unit 0.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TailProbe {
-    /// TLP.end_seq
-    pub(super) end: u64,
-    /// TLP.is_retrans
-    pub(super) again: bool,
+pub(super) struct Timed {
+    pub(super) end: NonZeroU64,
+    pub(super) at: Time,
 }
 
 /// The receiving half: stream positions.
@@ -79,8 +80,8 @@ pub(super) struct Receive {
     pub(super) buffer: u32,
     /// `next` in our last acknowledgment (RFC 7323 §4.3 Last.ACK.sent).
     pub(super) acknowledged: u64,
-    /// Position of a FIN that came ahead of data.
-    pub(super) fin_at: Option<u64>,
+    /// End of a FIN that came ahead of data: its position, and one.
+    pub(super) fin_end: Option<NonZeroU64>,
     /// What came otherwise than in order, while it has to be told of. Most connections never see any.
     pub(super) unordered: Option<Box<Unordered>>,
     /// RFC 7323 TS.Recent and when it was taken.
@@ -146,6 +147,16 @@ impl Unordered {
 }
 
 impl Receive {
+    /// Position of a FIN that came ahead of data.
+    #[inline]
+    pub(super) fn fin_at(&self) -> Option<u64> {
+        self.fin_end.map(|end| end.get() - 1)
+    }
+
+    pub(super) fn set_fin_at(&mut self, position: Option<u64>) {
+        self.fin_end = position.and_then(|position| NonZeroU64::new(position + 1));
+    }
+
     /// Data is missing before some that has come.
     #[inline]
     pub(super) fn has_gap(&self) -> bool {

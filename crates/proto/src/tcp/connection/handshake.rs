@@ -1,8 +1,11 @@
 //! Opening: SYN-SENT and SYN-RECEIVED (RFC 9293 §3.5).
 
+use std::num::NonZeroU64;
+
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header};
 
+use super::halves::Timed;
 use super::{Connection, Owed, State};
 use crate::tcp::congestion::Controller;
 use crate::tcp::segment::{Drop, Events, Input, Transmit};
@@ -86,7 +89,7 @@ impl Connection {
         self.attempts = 0;
         self.keepalive_probes = 0;
         match self.send.timed {
-            Some((1, at)) => {
+            Some(Timed { end: NonZeroU64::MIN, at }) => {
                 self.send.timed = None;
                 self.rtt.on_sample(now.since(at), self.config.min_rto);
             }
@@ -114,7 +117,7 @@ impl Connection {
         }
         let again = self.send.max > 0;
         // Karn: a SYN that was sent twice is not timed.
-        self.send.timed = if again { None } else { Some((1, now)) };
+        self.send.timed = (!again).then_some(Timed { end: NonZeroU64::MIN, at: now });
         // Data that a fast open has sent behind it does not go again with it.
         self.send.max = self.send.max.max(1);
         self.send.next = self.send.max;

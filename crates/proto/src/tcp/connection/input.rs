@@ -54,7 +54,7 @@ impl Connection {
             || header.flags.difference(Flags::PSH) != Flags::ACK
             || header.sequence != self.receive_next().0
             || self.receive.has_gap()
-            || self.receive.fin_at.is_some()
+            || self.receive.fin_end.is_some()
             || self.orphan
             || !self.recovery.is_quiet()
             || self.recovery.is_reducing()
@@ -153,7 +153,8 @@ impl Connection {
             // Not below `next`: the segment passed the check of its sequence numbers.
             let end = (self.receive.next as i64 + offset + i64::from(len)) as u64;
             if fin && end <= self.receive.edge {
-                self.receive.fin_at = Some(self.receive.fin_at.map_or(end, |earlier| earlier.min(end)));
+                let earliest = self.receive.fin_at().map_or(end, |earlier| earlier.min(end));
+                self.receive.set_fin_at(Some(earliest));
             }
             if len > 0 {
                 if self.refuses_data() && end > self.receive.next {
@@ -161,7 +162,7 @@ impl Connection {
                 }
                 self.accept_payload(offset, len, header.flags.contains(Flags::PSH), now, &mut input);
             }
-            if self.receive.fin_at == Some(self.receive.next) {
+            if self.receive.fin_at() == Some(self.receive.next) {
                 self.on_fin(now, &mut input);
             } else if fin {
                 self.hold_fin(end);
@@ -250,7 +251,7 @@ impl Connection {
     /// A FIN ahead of data that are missing. It has a place among the sequence numbers, of which SACK tells as of data's
     /// (RFC 2018 §3).
     fn hold_fin(&mut self, at: u64) {
-        if self.receive.fin_at != Some(at) {
+        if self.receive.fin_at() != Some(at) {
             return;
         }
         let unordered = self.receive.unordered.get_or_insert_default();
@@ -269,7 +270,7 @@ impl Connection {
         let receive = &mut self.receive;
         let skip = (-offset).max(0) as u64;
         let position = receive.next + offset.max(0) as u64;
-        let end = receive.fin_at.unwrap_or(u64::MAX).min(receive.edge);
+        let end = receive.fin_at().unwrap_or(u64::MAX).min(receive.edge);
         let wanted = u64::from(len).saturating_sub(skip);
         let take = wanted.min(end.saturating_sub(position));
         if skip > 0 {
@@ -322,7 +323,7 @@ impl Connection {
                 receive.quick = receive.quick.max(QUICK_ACKS);
             }
             // Not over the place of the FIN that waits for them.
-            receive.next = receive.fin_at.map_or(next, |fin| fin.min(next));
+            receive.next = receive.fin_at().map_or(next, |fin| fin.min(next));
             self.owed = Owed::Now;
             input.events |= Events::READABLE;
         }

@@ -1,11 +1,13 @@
 //! What to send next: retransmissions, then new data, probes, and acknowledgments that found nothing to ride on.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
+use super::halves::Timed;
 use super::{Connection, Owed, State};
 use crate::tcp::congestion::{Algorithm, Controller};
 use crate::tcp::pacing;
@@ -344,7 +346,7 @@ impl Connection {
             self.recovery.on_retransmitted(range.clone(), now, timestamp);
         } else {
             if self.send.timed.is_none() {
-                self.send.timed = Some((range.end, now));
+                self.send.timed = NonZeroU64::new(range.end).map(|end| Timed { end, at: now });
                 self.delivery.on_marked(self.delivered());
             }
             if std::mem::take(&mut self.came) && now - self.last_heard < self.config.delayed_ack {

@@ -1,11 +1,11 @@
 //! Probes: of the tail of what was sent (RFC 8985 §7), of a closed window, of a peer that is silent.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use scoutline_base::Time;
 
 use super::Connection;
-use super::halves::TailProbe;
 use crate::tcp::segment::Transmit;
 use crate::tcp::timers::Timer;
 
@@ -33,7 +33,8 @@ impl Connection {
         } else {
             self.book_sent(range.clone(), range.end - range.start, now);
         }
-        self.send.tail_probe = Some(TailProbe { end: range.end, again });
+        self.send.tail_probe = NonZeroU64::new(range.end);
+        self.send.tail_probe_again = again;
         self.timers.disarm(Timer::LossDetection);
         // RFC 8985 §7.3: the time-out counts from the probe.
         self.timers.arm(Timer::Retransmit, now + self.rtt.rto());

@@ -787,9 +787,3 @@ fn silly_windows_are_avoided_and_overridden() {
     connection.on_timeout(at);
     assert_eq!(expect(&mut connection, at, Flags::ACK, 1, 1).payload, Some(0..300));
 }
-
-#[test]
-fn connection_is_small() {
-    let size = size_of::<Connection>();
-    assert!(size <= super::MAX_SIZE, "{size}");
-}
