@@ -1,7 +1,7 @@
 //! What each trapped call does.
 
 mod filter;
-mod message;
+pub(crate) mod message;
 
 use std::collections::VecDeque;
 use std::io;
@@ -67,6 +67,14 @@ pub(crate) struct On<'a> {
     pub(crate) held: Option<&'a OwnedFd>,
 }
 
+impl On<'_> {
+    /// The program's end of the socket, which has this inode.
+    pub(crate) fn end(&self, inode: u64) -> io::Result<OwnedFd> {
+        let held = self.held.map(OwnedFd::try_clone);
+        held.unwrap_or_else(|| target::duplicate(self.call.thread, self.call.fd(), inode))
+    }
+}
+
 impl Supervisor {
     /// Does a call.
     pub(crate) fn handle(&mut self, call: &Call) -> Reply {
@@ -109,11 +117,12 @@ impl Supervisor {
     /// The program's end of the socket that a call is about.
     pub(crate) fn end_of(&mut self, on: On<'_>) -> Result<OwnedFd, Reply> {
         let inode = self.socket(on)?.inode()?;
-        let held = on.held.map(OwnedFd::try_clone);
-        Ok(held.unwrap_or_else(|| target::duplicate(on.call.thread, on.call.fd(), inode))?)
+        Ok(on.end(inode)?)
     }
 
     fn dispatch(&mut self, on: On<'_>) -> Result<Reply, Reply> {
+        self.sent.clear();
+        self.taken = None;
         match on.call.number {
             libc::SYS_bind => self.bind(on),
             libc::SYS_listen => self.listen(on),
@@ -138,6 +147,8 @@ impl Supervisor {
         if !target::may_have_port(on.call.thread, &address) {
             return Err(Reply::error(libc::EACCES));
         }
+        // What was written before has bound it.
+        self.send_written(on)?;
         let mut bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
         if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
             // By a socket perhaps that the program has closed, which is not trapped, or that only a call held.
@@ -171,7 +182,10 @@ impl Supervisor {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
         let socket = self.socket(on)?;
-        if !matches!(socket.state, State::Datagram(_)) && address.get(..2) == Some(&[0, 0]) {
+        if let State::Datagram(_) = socket.state {
+            return self.aim(on, &address);
+        }
+        if address.get(..2) == Some(&[0, 0]) {
             return self.disconnect(on, &address);
         }
         match &socket.state {
@@ -189,11 +203,25 @@ impl Supervisor {
             }
             _ if on.again => Err(Reply::error(std::mem::take(&mut socket.error))),
             State::Fresh => self.start_connecting(on, &address),
-            State::Stream(_) | State::Listening { .. } | State::Ended | State::Datagram(_) => {
+            State::Stream(_) | State::Listening { .. } | State::Ended => {
                 sys::with_address(libc::connect, &socket.inner, &address)?;
                 Ok(Reply::Now(Answer::Value(0)))
             }
+            State::Datagram(_) => Err(Reply::error(libc::EINVAL)),
         }
+    }
+
+    /// Datagrams go to another peer from now on, or to none: when those are gone that were written before.
+    fn aim(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
+        self.send_written(on)?;
+        let socket = self.socket(on)?;
+        if let State::Datagram(datagram) = &socket.state
+            && datagram.has_unsent()
+        {
+            return Ok(Reply::Later { socket: on.id, limit: None, errno: 0, outer: None });
+        }
+        sys::with_address(libc::connect, &socket.inner, address)?;
+        Ok(Reply::Now(Answer::Value(0)))
     }
 
     fn start_connecting(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
@@ -332,7 +360,7 @@ impl Supervisor {
         let mut space = std::mem::take(&mut self.space);
         let sent = self.socket(on).map(|socket| {
             if let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
-                && let Err(error) = datagram.drain(peer, &socket.inner, &mut space)
+                && let Err(error) = datagram.drain_all(peer, &socket.inner, &mut space)
             {
                 socket.on_unsent(sys::errno(&error));
             }

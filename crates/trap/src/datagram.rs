@@ -9,6 +9,7 @@
 //! waits there wakes up, `poll` says POLLERR, and the next call fails. AF_UNIX knows one errno of datagrams only,
 //! ECONNRESET; calls that are trapped tell the right one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -23,16 +24,31 @@ const ROUNDS: usize = 64;
 pub(crate) struct Datagram {
     /// What belongs to those that lie in the pair.
     front: Option<Facts>,
-    /// The next one, which does not fit beside them.
-    held: Option<(Vec<u8>, Facts)>,
-    /// Written by the program; the path has no room.
-    unsent: Option<Vec<u8>>,
+    /// The next ones, which do not fit beside them.
+    held: VecDeque<Received>,
+    /// The next one to send; the path has no room.
+    unsent: Option<Outgoing>,
+    /// What belongs to those behind it that we have put into the pair, see [`Datagram::send`].
+    addressed: VecDeque<(Facts, i32)>,
+    /// The program has closed it: it is kept until all is sent.
+    closed: bool,
 }
 
-/// How a filling of the pair ended.
+/// A datagram that has come, and what belongs to it.
+pub(crate) type Received = (Vec<u8>, Facts);
+
+/// One to send.
+#[derive(Debug)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    facts: Facts,
+    flags: i32,
+}
+
+/// How a turn of moving datagrams ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
-    /// With all that can be put there now.
+pub(crate) enum Moved {
+    /// With all that can be moved now.
     All,
     /// With its turn.
     More,
@@ -41,32 +57,101 @@ pub(crate) enum Filled {
 impl Datagram {
     /// What to wait for at the inner socket.
     pub(crate) fn inner_interest(&self) -> u32 {
-        let input = if self.held.is_none() { libc::EPOLLIN as u32 } else { 0 };
-        let output = if self.unsent.is_some() { libc::EPOLLOUT as u32 } else { 0 };
+        let input = if self.held.is_empty() && !self.closed { libc::EPOLLIN as u32 } else { 0 };
+        let output = if self.has_unsent() { libc::EPOLLOUT as u32 } else { 0 };
         input | output
     }
 
-    /// Sends what the program has written without a trap.
+    /// Something waits for room at the path.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    /// The program has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// The program has closed it: true if all that it wrote is sent. What cannot be sent is lost, and nobody there to be
+    /// told.
+    pub(crate) fn finish(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> bool {
+        self.closed = true;
+        while !matches!(self.drain(peer, inner, space), Ok(Moved::All)) {}
+        !self.has_unsent()
+    }
+
+    /// Sends what the program has written without a trap, and what waited for room.
     ///
     /// # Errors
-    /// What the path said of a datagram, which is lost.
-    pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
-        loop {
-            if let Some(bytes) = self.unsent.take() {
-                match sys::send(inner, &bytes, 0) {
+    /// What the path said: of a datagram, which is lost, or (a refusal) of one that was sent before.
+    pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Moved> {
+        for _ in 0..ROUNDS {
+            if let Some(Outgoing { bytes, facts, flags }) = self.unsent.take() {
+                let send = || sys::send_message(inner, &bytes, &facts, flags);
+                let mut sent = send();
+                let refusal = sent.as_ref().is_err_and(|error| sys::errno(error) == libc::ECONNREFUSED);
+                let refused = if refusal { std::mem::replace(&mut sent, send()).map(drop) } else { Ok(()) };
+                match sent {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.unsent = Some(bytes);
-                        return Ok(());
+                        self.unsent = Some(Outgoing { bytes, facts, flags });
+                        return refused.map(|()| Moved::All);
                     }
                     // Without a peer `write` says so at once on Linux; here it is too late to.
                     Err(error) if sys::errno(&error) == libc::EDESTADDRREQ => {}
                     sent => drop(sent?),
                 }
+                refused?;
             }
-            match sys::receive(peer, space, 0) {
-                Ok(len) => self.unsent = Some(space[..len].to_vec()),
-                Err(_) => return Ok(()),
+            match sys::receive_by(peer, space) {
+                Ok((len, by)) => {
+                    let is_ours = by == std::process::id();
+                    let ours = if is_ours { self.addressed.pop_front() } else { None };
+                    let (facts, flags) = ours.unwrap_or_default();
+                    self.unsent = Some(Outgoing { bytes: space[..len].to_vec(), facts, flags });
+                }
+                Err(_) => return Ok(Moved::All),
             }
+        }
+        Ok(Moved::More)
+    }
+
+    /// The same of all that lies there, whatever is written meanwhile.
+    ///
+    /// # Errors
+    /// As [`Datagram::drain`].
+    pub(crate) fn drain_all(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            if self.drain(peer, inner, space)? == Moved::All {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram of a trapped call behind those that wait. Where the path has no room it joins them, in the pair:
+    /// so the program's end has no room, too, and tells when there is some again. `outer` finds that end.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is no room in the pair either. Or what the path said, perhaps of one before it.
+    pub(crate) fn send<E: From<io::Error>>(
+        &mut self,
+        (peer, inner): (&OwnedFd, &OwnedFd),
+        outer: impl FnOnce() -> Result<OwnedFd, E>,
+        (bytes, facts, flags): (&[u8], &Facts, i32),
+        space: &mut [u8],
+    ) -> Result<(), E> {
+        self.drain_all(peer, inner, space)?;
+        if self.has_unsent() {
+            sys::send(&outer()?, bytes, 0)?;
+            self.addressed.push_back((facts.clone(), flags));
+            return Ok(());
+        }
+        match sys::send_message(inner, bytes, facts, flags) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.unsent = Some(Outgoing { bytes: bytes.to_vec(), facts: facts.clone(), flags });
+                Ok(())
+            }
+            sent => Ok(sent.map(drop)?),
         }
     }
 
@@ -74,32 +159,32 @@ impl Datagram {
     ///
     /// # Errors
     /// An error that waited at the path.
-    pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Filled> {
+    pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Moved> {
         for _ in 0..ROUNDS {
-            let (bytes, facts) = match self.held.take() {
+            let (bytes, facts) = match self.held.pop_front() {
                 Some(held) => held,
                 None => match sys::receive_message(inner, space, 0) {
                     Ok((len, facts, _)) => (space[..len].to_vec(), facts),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::All),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::All),
                     Err(error) => return Err(error),
                 },
             };
             let alike = self.front.as_ref().is_none_or(|front| *front == facts && facts.control.is_empty());
             if !alike && sys::untaken(peer) > 0 {
-                self.held = Some((bytes, facts));
-                return Ok(Filled::All);
+                self.held.push_front((bytes, facts));
+                return Ok(Moved::All);
             }
             match sys::send(peer, &bytes, 0) {
                 Ok(_) => self.front = Some(facts),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.held = Some((bytes, facts));
-                    return Ok(Filled::All);
+                    self.held.push_front((bytes, facts));
+                    return Ok(Moved::All);
                 }
                 // The program is closing.
-                Err(_) => return Ok(Filled::All),
+                Err(_) => return Ok(Moved::All),
             }
         }
-        Ok(Filled::More)
+        Ok(Moved::More)
     }
 
     /// Gives the program's end an error, unless it has one: that of a datagram which its peer, turning away, did not take
@@ -119,8 +204,8 @@ impl Datagram {
         }
         let name = sys::name_unix(outer)?;
         // Each failure is that of one datagram.
-        let drained = (0..ROUNDS).any(|_| self.drain(peer, inner, space).is_ok());
-        if !drained || self.unsent.is_some() {
+        let drained = (0..ROUNDS).any(|_| matches!(self.drain(peer, inner, space), Ok(Moved::All)));
+        if !drained || self.has_unsent() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         sys::send(outer, &[], 0)?;
@@ -144,6 +229,28 @@ impl Datagram {
         let facts = self.front.clone().unwrap_or_default();
         let flags = libc::MSG_TRUNC | if peek { libc::MSG_PEEK } else { 0 };
         sys::receive(outer, space, flags).map(|len| (len.min(space.len()), facts))
+    }
+
+    /// These were taken for a call that never heard of it: they come first again, before what lies in the pair.
+    pub(crate) fn put_back(
+        &mut self,
+        (peer, inner): (&OwnedFd, &OwnedFd),
+        outer: &OwnedFd,
+        taken: Vec<Received>,
+        space: &mut [u8],
+    ) -> io::Result<Moved> {
+        let facts = self.front.clone().unwrap_or_default();
+        let mut first = taken;
+        // Most often there is none.
+        while sys::untaken(peer) > 0
+            && let Ok(len) = sys::receive(outer, space, 0)
+        {
+            first.push((space[..len].to_vec(), facts.clone()));
+        }
+        for received in first.into_iter().rev() {
+            self.held.push_front(received);
+        }
+        self.refill(peer, inner, space)
     }
 }
 
@@ -221,10 +328,31 @@ mod tests {
         let events = libc::POLLIN | libc::POLLOUT;
         assert_eq!(sys::events(&outer, events), libc::POLLOUT | libc::POLLERR);
         assert_eq!(sys::errno(&sys::send(&outer, b"x", 0).unwrap_err()), libc::ECONNRESET);
-        assert_eq!(datagram.refill(&peer, &inner, &mut space).unwrap(), Filled::All);
+        assert_eq!(datagram.refill(&peer, &inner, &mut space).unwrap(), Moved::All);
         assert_eq!(sys::receive(&outer, &mut space, 0).unwrap(), 6);
         sys::send(&outer, b"written", 0).unwrap();
         assert_eq!(sys::receive(&peer, &mut space, 0).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_was_taken_for_nobody_comes_first_again() {
+        let mut bed = Bed::new();
+        let senders = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+        for (at, text) in [(0, "a"), (0, "b"), (0, "c"), (1, "d"), (0, "e")] {
+            senders[at].send_to(text.as_bytes(), bed.address).unwrap();
+        }
+        let all: Vec<_> = (0..2).map(|_| bed.take(false).unwrap()).collect();
+        let Bed { datagram, peer, outer, inner, space, .. } = &mut bed;
+        datagram.put_back((peer, inner), outer, all.clone(), space).unwrap();
+        // By `read`, and by calls that ask for the address.
+        let len = sys::receive(outer, space, 0).unwrap();
+        assert_eq!(&space[..len], b"a");
+        let rest: Vec<_> = (0..4).map(|_| bed.take(false).unwrap()).collect();
+        let texts: Vec<_> = rest.iter().map(|(bytes, _)| bytes.as_slice()).collect();
+        assert_eq!(texts, [b"b", b"c", b"d", b"e"]);
+        assert_eq!(rest[0], all[1]);
+        assert_ne!(rest[2].1, rest[3].1, "two senders");
+        assert!(bed.take(false).is_none());
     }
 
     #[test]

@@ -117,6 +117,7 @@ impl Socket {
             return Ok((Socket::new(inner, None, State::Fresh), outer));
         }
         let (peer, outer) = sys::pair(libc::SOCK_DGRAM)?;
+        sys::ask_who_sends(&peer)?;
         if non_blocking != 0 {
             sys::set_non_blocking(&outer);
         }

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::calls::Reply;
-use crate::datagram::Filled;
+use crate::calls::{Reply, message};
+use crate::datagram::{Moved, Received};
 use crate::listener::{Answer, Call, Delivery, Listener};
 use crate::socket::{Named, Socket, State};
 use crate::standin;
@@ -40,6 +40,22 @@ pub(crate) struct Blocked {
     held: Option<Held>,
 }
 
+/// A call that was done, and never heard of it.
+struct Unclaimed {
+    call: Call,
+    value: i64,
+    /// The datagrams that it has sent.
+    sent: Vec<Received>,
+}
+
+/// Datagrams that a call has taken.
+pub(crate) struct Taken {
+    /// Of which socket, and the program's end of it.
+    pub(crate) socket: u64,
+    pub(crate) outer: OwnedFd,
+    pub(crate) datagrams: Vec<Received>,
+}
+
 /// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
 struct Held {
     /// The program's end of the socket.
@@ -60,7 +76,11 @@ pub(crate) struct Supervisor {
     blocked: Vec<Blocked>,
     /// What has been done for a call whose thread a signal took away before the answer. The kernel restarts the
     /// call, or the program does; then it gets this and it is not done twice.
-    unclaimed: BTreeMap<u32, (Call, i64)>,
+    unclaimed: BTreeMap<u32, Unclaimed>,
+    /// What the present call has sent.
+    pub(crate) sent: Vec<Received>,
+    /// What it has taken.
+    pub(crate) taken: Option<Taken>,
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
@@ -86,6 +106,8 @@ impl Supervisor {
             by_watch: HashMap::new(),
             blocked: Vec::new(),
             unclaimed: BTreeMap::new(),
+            sent: Vec::new(),
+            taken: None,
             full: BTreeSet::new(),
             backlog: standin::longest_queue(),
             space: vec![0; SPACE],
@@ -158,11 +180,18 @@ impl Supervisor {
 
     fn on_call(&mut self, call: Call) {
         // What this thread waited for before was interrupted.
-        self.blocked.retain(|blocked| blocked.call.thread != call.thread);
-        if let Some((before, value)) = self.unclaimed.remove(&call.thread)
-            && before.is_repeated_by(&call)
+        let interrupted = self.blocked.extract_if(.., |blocked| blocked.call.thread == call.thread).last();
+        if interrupted.is_some_and(|before| before.deadline.is_some() && before.call.is_repeated_by(&call)) {
+            // As on Linux a signal ends one that has a limit, which would else begin anew each time (`sock_intr_errno`).
+            self.listener.answer(&call, &Answer::error(libc::EINTR));
+            return;
+        }
+        if let Some(before) = self.unclaimed.remove(&call.thread)
+            && before.call.is_repeated_by(&call)
+            && message::is_sent_again(&call, &before.sent)
         {
-            self.conclude(&call, &Answer::Value(value));
+            self.sent = before.sent;
+            self.conclude(&call, &Answer::Value(before.value));
             return;
         }
         let reply = self.handle(&call);
@@ -209,13 +238,30 @@ impl Supervisor {
     }
 
     fn conclude(&mut self, call: &Call, answer: &Answer) {
-        if self.listener.answer(call, answer) == Delivery::Gone
-            && let Answer::Value(value) = *answer
+        let (sent, taken) = (std::mem::take(&mut self.sent), self.taken.take());
+        if self.listener.answer(call, answer) != Delivery::Gone {
+            return;
+        }
+        if let Some(taken) = taken {
+            self.put_back_datagrams(taken);
+        } else if let Answer::Value(value) = *answer
             && (value >= 0 || value == -i64::from(libc::EINPROGRESS))
             && self.unclaimed.len() < MAX_UNCLAIMED
         {
-            self.unclaimed.insert(call.thread, (*call, value));
+            self.unclaimed.insert(call.thread, Unclaimed { call: *call, value, sent });
         }
+    }
+
+    /// Datagrams come first again that were taken for a call which a signal took away: whoever asks next gets them.
+    fn put_back_datagrams(&mut self, Taken { socket: id, outer, datagrams }: Taken) {
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        if let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
+            && let Err(failed) = datagram.put_back((peer, &socket.inner), &outer, datagrams, &mut self.space)
+        {
+            socket.on_error(sys::errno(&failed));
+        }
+        self.give_error(id);
+        self.watch(id);
     }
 
     /// A new socket: its number.
@@ -294,6 +340,7 @@ impl Supervisor {
                 self.on_progress(id, &progress);
                 self.retry(id);
             }
+            (State::Datagram(datagram), _) if datagram.is_closed() => self.on_closed(id),
             (State::Datagram(_), _) => self.on_datagrams(id),
             (State::Stream(_) | State::Fresh | State::Failed | State::Ended, _) => {}
         }
@@ -345,8 +392,11 @@ impl Supervisor {
                 self.watch(id);
             }
             (State::Datagram(datagram), Some(peer)) => {
-                let _ = datagram.drain(peer, &socket.inner, &mut self.space);
-                self.remove(id);
+                if datagram.finish(peer, &socket.inner, &mut self.space) {
+                    self.remove(id);
+                } else {
+                    self.watch(id);
+                }
             }
             _ => drop(self.remove(id)),
         }
@@ -363,14 +413,16 @@ impl Supervisor {
             // What lies behind it is no edge.
             refilled = datagram.refill(peer, inner, &mut self.space);
         }
-        if matches!(refilled, Ok(Filled::More)) {
+        if matches!(refilled, Ok(Moved::More)) {
             // Watched anew it is an edge again.
             socket.watched.1 = Some(0);
         }
-        if let Err(unsent) = drained {
-            socket.on_unsent(sys::errno(&unsent));
+        if !matches!(drained, Ok(Moved::All)) {
             // So is what was written behind it.
             socket.watched.0 = Some(0);
+        }
+        if let Err(unsent) = drained {
+            socket.on_unsent(sys::errno(&unsent));
         }
         if let Some(errno) = failed {
             socket.on_error(errno);
@@ -461,7 +513,7 @@ impl Supervisor {
     }
 
     /// The program's end of a socket that no call names now: where it was last, or at another number, of that process
-    /// or of another one.
+    /// or of another one, which may be a child that has made no call yet.
     pub(crate) fn outer(&self, socket: &Socket) -> Option<OwnedFd> {
         let (thread, fd) = socket.seen;
         let inode = socket.inode().ok()?;
@@ -470,7 +522,8 @@ impl Supervisor {
             others.push(thread);
             others.sort_unstable();
             others.dedup();
-            others.into_iter().find_map(|process| target::find(process, inode))
+            let find = |&process: &u32| target::find(process, inode);
+            others.iter().find_map(find).or_else(|| target::descendants(&others).iter().find_map(find))
         })
     }
 }

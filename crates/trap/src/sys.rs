@@ -297,6 +297,34 @@ pub(crate) fn receive(fd: &OwnedFd, into: &mut [u8], flags: c_int) -> io::Result
     check_size(unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) })
 }
 
+/// `recv` of a datagram of AF_UNIX without waiting, at a socket that asks who has sent it ([`ask_who_sends`]): its length
+/// and that process; 0: it is not known here.
+pub(crate) fn receive_by(fd: &OwnedFd, into: &mut [u8]) -> io::Result<(usize, u32)> {
+    let mut control = [0u64; 4];
+    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // SAFETY: everything that the header points to lives until the call returns and is as long as it says; the kernel
+    // lays control messages out as `CMSG_FIRSTHDR` expects.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let len = check_size(libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT))?;
+        let first = libc::CMSG_FIRSTHDR(&raw const message);
+        let is_told = !first.is_null()
+            && ((*first).cmsg_level, (*first).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
+        let by =
+            if is_told { ptr::read_unaligned(libc::CMSG_DATA(first).cast::<libc::ucred>()).pid } else { 0 };
+        Ok((len, by.cast_unsigned()))
+    }
+}
+
+/// Has a socket of AF_UNIX be told who sends (SO_PASSCRED).
+pub(crate) fn ask_who_sends(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, &1i32.to_ne_bytes())
+}
+
 /// `send` without waiting.
 pub(crate) fn send(fd: &OwnedFd, bytes: &[u8], flags: c_int) -> io::Result<usize> {
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -7,7 +7,10 @@ use crate::sys;
 use scoutline_abi::privilege;
 
 /// Longest address that a program may give (`struct sockaddr_storage`).
-const MAX_ADDRESS: u32 = 128;
+pub(crate) const MAX_ADDRESS: u32 = 128;
+
+/// No more of them are looked at for a socket.
+const MOST_DESCENDANTS: usize = 1024;
 
 /// What `/proc` says of a descriptor (`proc_pid_fdinfo(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ fn parse(text: &str) -> Option<Descriptor> {
 /// A duplicate of a thread's descriptor, if it still is the file that it was.
 pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd> {
     let taken = sys::take(&sys::pidfd(thread)?, fd)?;
-    if sys::inode(&taken)? == inode { Ok(taken) } else { Err(io::ErrorKind::NotFound.into()) }
+    if sys::inode(&taken)? == inode { Ok(taken) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
 }
 
 /// The same by whatever number a process has it: as the number that it had may be another file's now.
@@ -44,6 +47,26 @@ pub(crate) fn find(process: u32, inode: u64) -> Option<OwnedFd> {
     let entries = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?;
     let found = entries.flatten().find(has_it)?;
     duplicate(process, found.file_name().to_str()?.parse().ok()?, inode).ok()
+}
+
+/// These processes' children, theirs, and so on, as far as the kernel tells (CONFIG_PROC_CHILDREN).
+pub(crate) fn descendants(processes: &[u32]) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut next = processes.to_vec();
+    while let Some(process) = next.pop() {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let children =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        for child in children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        {
+            let Ok(child) = child.parse() else { continue };
+            if found.len() < MOST_DESCENDANTS && !found.contains(&child) {
+                found.push(child);
+                next.push(child);
+            }
+        }
+    }
+    found
 }
 
 /// An address argument.

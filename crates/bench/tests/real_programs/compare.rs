@@ -19,11 +19,12 @@ use crate::fixture::{Arm, Fixture, beside_others, finish, script, wait_for_line}
 use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4. The others are about what is not served there: fast open.
-const TRAPPED: [&str; 16] = [
+const TRAPPED: [&str; 17] = [
     "states",
     "data",
     "numbers",
     "datagrams",
+    "bursts",
     "groups",
     "headers",
     "readiness",
@@ -38,11 +39,12 @@ const TRAPPED: [&str; 16] = [
     "information",
 ];
 /// And over IPv6, where names, addresses, options and errors have to do with the family.
-const TRAPPED_OVER_INET6: [&str; 10] = [
+const TRAPPED_OVER_INET6: [&str; 11] = [
     "states",
     "data",
     "numbers",
     "datagrams",
+    "bursts",
     "readiness",
     "signals",
     "processes",
@@ -95,6 +97,11 @@ fn numbers() {
 #[test]
 fn datagrams() {
     compare("datagrams");
+}
+
+#[test]
+fn bursts() {
+    compare_in("bursts", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Data calls with addresses, and those with a message header, of datagram sockets. On a stream they are the
 //! kernel's own.
 
+use std::os::fd::OwnedFd;
+
 use crate::calls::{On, Reply};
-use crate::listener::Answer;
+use crate::datagram::Received;
+use crate::listener::{Answer, Call};
 use crate::socket::{Socket, State};
-use crate::supervisor::{Supervisor, time_limit};
+use crate::supervisor::{Supervisor, Taken, time_limit};
 use crate::sys::{self, Facts};
 use crate::target;
 
@@ -121,54 +124,42 @@ impl Supervisor {
     }
 
     fn send_to(&mut self, on: On<'_>) -> Result<Reply, Reply> {
-        let [_, at, len, flags, address_at, address_len] = on.call.arguments;
-        // Without an address its length says nothing; one of no length is no address, and not none.
-        let address_len = if address_at == 0 { 0 } else { address_len };
-        let address = target::read_address(on.call.thread, address_at, address_len)?;
-        if address_at != 0 && address.is_empty() && matches!(self.socket(on)?.state, State::Datagram(_)) {
+        let [.., flags, address_at, address_len] = on.call.arguments;
+        // An address of no length is no address, and not none.
+        if address_at != 0 && address_len as u32 == 0 {
             return Err(Reply::error(libc::EINVAL));
         }
-        let bytes = gather_datagram(on.call.thread, &[(at, len as usize)])?;
-        let facts = Facts { address, control: Vec::new() };
-        self.send_datagram(on, &bytes, &facts, flags as i32).map(done)
+        let message = datagram_of(on.call)?;
+        self.send_datagram(on, message, flags as i32).map(done)
     }
 
     fn send_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
-        let thread = on.call.thread;
-        let header = Header::read(thread, at)?;
-        let bytes = gather_datagram(thread, &header.pieces)?;
-        if header.control.1 > MAX_CONTROL {
-            return Err(Reply::error(libc::ENOBUFS));
-        }
-        let mut control = vec![0; header.control.1 as usize];
-        if !control.is_empty() {
-            sys::read_memory(thread, header.control.0, &mut control)?;
-        }
-        let address = match header.name {
-            (0, _) => Vec::new(),
-            (at, len) => target::read_address(thread, at, len.into())?,
-        };
-        self.send_datagram(on, &bytes, &Facts { address, control }, flags)
+        let message = message_at(on.call.thread, at)?;
+        self.send_datagram(on, message, flags)
     }
 
-    fn send_datagram(&mut self, on: On<'_>, bytes: &[u8], facts: &Facts, flags: i32) -> Result<usize, Reply> {
+    fn send_datagram(&mut self, on: On<'_>, message: Received, flags: i32) -> Result<usize, Reply> {
         let mut space = std::mem::take(&mut self.space);
+        let (bytes, facts) = &message;
         let sent = self.socket(on).and_then(|socket| {
             fail_if_failed(on, socket)?;
+            let inode = socket.inode()?;
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            // What was written before goes before.
-            datagram.drain(peer, inner, &mut space)?;
-            match sys::send_message(inner, bytes, facts, flags) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    Err(wait(on, flags, inner, libc::SO_SNDTIMEO))
+            let outer = || on.end(inode).map_err(Reply::from);
+            match datagram.send((peer, inner), outer, (bytes, facts, flags), &mut space) {
+                Err(Reply::Now(Answer::Value(errno))) if errno == -i64::from(libc::EAGAIN) => {
+                    Err(wait(on, flags, (inner, libc::SO_SNDTIMEO), on.end(inode)?))
                 }
-                sent => Ok(sent?),
+                sent => sent,
             }
         });
         self.space = space;
-        sent
+        sent?;
+        let len = bytes.len();
+        self.sent.push(message);
+        Ok(len)
     }
 
     fn receive_from(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -206,22 +197,30 @@ impl Supervisor {
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            let outer = target::duplicate(on.call.thread, on.call.fd(), inode)?;
+            let outer = on.end(inode)?;
             let peek = flags & libc::MSG_PEEK != 0;
             match datagram.take((peer, inner), &outer, peek, &mut space) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     let is_shut = sys::events(&outer, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-                    match wait(on, flags, inner, libc::SO_RCVTIMEO) {
+                    match wait(on, flags, (inner, libc::SO_RCVTIMEO), outer) {
                         // An end, where others would wait (`__skb_wait_for_more_packets`).
-                        Reply::Later { .. } if is_shut => Ok((0, Facts::default(), 0)),
+                        Reply::Later { outer: Some(outer), .. } if is_shut => {
+                            Ok((0, Facts::default(), outer))
+                        }
                         reply => Err(reply),
                     }
                 }
-                taken => Ok(taken.map(|(len, facts)| (len, facts, 0))?),
+                taken => Ok(taken.map(|(len, facts)| (len, facts, outer))?),
             }
         });
         self.space = space;
-        taken
+        let (len, facts, outer) = taken?;
+        if flags & libc::MSG_PEEK == 0 {
+            let taken = || Taken { socket: on.id, outer, datagrams: Vec::new() };
+            let taken = self.taken.get_or_insert_with(taken);
+            taken.datagrams.push((self.space[..len].to_vec(), facts.clone()));
+        }
+        Ok((len, facts, 0))
     }
 
     /// The next of the errors that IP_RECVERR keeps, with the datagram that it is about. The one that waits for other
@@ -322,11 +321,58 @@ fn done(value: usize) -> Reply {
     Reply::Now(Answer::Value(value as i64))
 }
 
-fn wait(on: On<'_>, flags: i32, inner: &std::os::fd::OwnedFd, limit: i32) -> Reply {
+/// The call waits as long as this option of the path's socket says, and holds the program's end: whatever becomes of
+/// its descriptor, the socket is open until the call has ended.
+fn wait(on: On<'_>, flags: i32, (inner, limit): (&OwnedFd, i32), outer: OwnedFd) -> Reply {
     if (on.non_blocking && !on.again) || flags & libc::MSG_DONTWAIT != 0 {
         return Reply::error(libc::EAGAIN);
     }
-    Reply::Later { socket: on.id, limit: time_limit(inner, limit), errno: libc::EAGAIN, outer: None }
+    let limit = time_limit(inner, limit);
+    Reply::Later { socket: on.id, limit, errno: libc::EAGAIN, outer: Some(outer) }
+}
+
+/// What `sendto` sends, and to where.
+fn datagram_of(call: &Call) -> Result<Received, Reply> {
+    let [_, at, len, _, address_at, address_len] = call.arguments;
+    // Without an address its length says nothing.
+    let address_len = if address_at == 0 { 0 } else { address_len };
+    let address = target::read_address(call.thread, address_at, address_len)?;
+    let bytes = gather_datagram(call.thread, &[(at, len as usize)])?;
+    Ok((bytes, Facts { address, control: Vec::new() }))
+}
+
+/// What a message header has to be sent, and to where.
+fn message_at(thread: u32, at: u64) -> Result<Received, Reply> {
+    let header = Header::read(thread, at)?;
+    let bytes = gather_datagram(thread, &header.pieces)?;
+    if header.control.1 > MAX_CONTROL {
+        return Err(Reply::error(libc::ENOBUFS));
+    }
+    let mut control = vec![0; header.control.1 as usize];
+    if !control.is_empty() {
+        sys::read_memory(thread, header.control.0, &mut control)?;
+    }
+    let address = match header.name {
+        (0, _) => Vec::new(),
+        // A longer one is cut, one below nothing refused (`copy_msghdr_from_user`).
+        (at, len) if len.cast_signed() >= 0 => {
+            target::read_address(thread, at, len.min(target::MAX_ADDRESS).into())?
+        }
+        _ => return Err(Reply::error(libc::EINVAL)),
+    };
+    Ok((bytes, Facts { address, control }))
+}
+
+/// A call would send once more what was sent by one like it. One with other bytes in the same place is another call.
+pub(crate) fn is_sent_again(call: &Call, sent: &[Received]) -> bool {
+    let at = call.arguments[1];
+    sent.iter().enumerate().all(|(index, message)| {
+        let again = match call.number {
+            libc::SYS_sendto => datagram_of(call),
+            _ => message_at(call.thread, at + index as u64 * MESSAGE_STRIDE),
+        };
+        again.is_ok_and(|again| again == *message)
+    })
 }
 
 /// The bytes of a datagram to send.
@@ -359,12 +405,31 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
 
 #[cfg(test)]
 mod tests {
-    use super::cut_control;
+    use super::{Received, cut_control, is_sent_again};
+    use crate::listener::Call;
+    use crate::sys::Facts;
 
     /// Two control messages of 20 bytes, padded to 24.
     fn two() -> Vec<u8> {
         let one = [&20u64.to_le_bytes()[..], &[1; 12], &[0; 4]].concat();
         [&one[..], &one[..]].concat()
+    }
+
+    /// A call of this process's own.
+    fn sending(bytes: &[u8], address: &[u8]) -> Call {
+        let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
+        let arguments = [3, at(bytes), bytes.len() as u64, 0, at(address), address.len() as u64];
+        Call { id: 1, thread: std::process::id(), number: libc::SYS_sendto, arguments }
+    }
+
+    #[test]
+    fn a_call_is_made_again_only_with_the_same_bytes() {
+        let (mut bytes, address) = (*b"first", [2, 0, 0, 7, 10, 0, 0, 1]);
+        let sent: Received = (bytes.to_vec(), Facts { address: address.to_vec(), control: Vec::new() });
+        assert!(is_sent_again(&sending(&bytes, &address), std::slice::from_ref(&sent)));
+        bytes[4] = b'!';
+        assert!(!is_sent_again(&sending(&bytes, &address), std::slice::from_ref(&sent)));
+        assert!(is_sent_again(&sending(&bytes, &address), &[]), "one that sends nothing");
     }
 
     #[test]

@@ -7,7 +7,7 @@ listen L | accept L C | connect C HOST PORT | send C TEXT | line C WORDS | fill 
 shut C | close C | reset C | bind D | sendto D HOST PORT TEXT | recvfrom D | sendto_empty D HOST PORT |
 option S LEVEL NAME VALUE | fast C HOST PORT TEXT | sendto_long D HOST PORT BYTES | recvmsg D | bind_any D PORT |
 join D GROUP | beside D HOST | ip S NAME VALUE (tos, ttl, recvtos, recvttl) | connect_with C HOST PORT SERVICE |
-soon C BYTES | watch W | watched W PORT KINDS | pieces W | watch_times D | unreachable C CODE
+soon C BYTES | burst D COUNT | watch W | watched W PORT KINDS | pieces W | watch_times D | unreachable C CODE
 and, for `random`, which has to know that what it has caused is over before it goes on:
 arrived C BYTES [end] | taken C BYTES | pattern C START BYTES | acknowledged C | finish C (end, reset) | datagram D |
 connect_port C | nothing
@@ -237,6 +237,18 @@ class Case:
 
     def recvfrom(self, name):
         return self.sockets[name].recv(1 << 16).decode()
+
+    def burst(self, name, count):
+        """So many datagrams, or until none comes for a while: how many, and which letters they begin with."""
+        s, came = self.sockets[name], []
+        s.settimeout(2)
+        try:
+            while len(came) < int(count):
+                came.append(s.recv(1 << 16)[:1].decode())
+        except TimeoutError:
+            pass
+        s.settimeout(PATIENCE_S)
+        return f"{len(came)} of {''.join(sorted(set(came)))}"
 
     def watch_times(self, name):
         """Takes a datagram; whether its time is told beside it (SO_TIMESTAMPING)."""

@@ -1,0 +1,218 @@
+/* Many datagrams at once: where there is no room for them, and what is done behind them. */
+#include "datagrams.h"
+
+enum { COUNT = 100, LENGTH = 60000, RCVBUFFORCE = 33 };
+
+static int started(const char *role) { return role == NULL; }
+
+/* As `pair`, and the other host has room for all. */
+static int pair_with_room(int *port) {
+    int fd = pair(port);
+    char text[64];
+    snprintf(text, sizeof text, "option D %d %d %d", SOL_SOCKET, RCVBUFFORCE, 64 << 20);
+    NEED(!strcmp(tell("%s", text), "ok"));
+    return fd;
+}
+
+/* Each may wait for room. */
+CASE(sent_where_there_is_no_room) {
+    int port, fd = pair(&port), sent = 0;
+    struct name to = name_of(peer, port);
+    while (sent < COUNT && sendto(fd, bytes, LENGTH, 0, ADDRESS(to)) == LENGTH) sent++;
+    T(sent);
+    struct timeval limit = {5, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    for (sent = 0; sent < COUNT && sendto(fd, bytes, LENGTH, 0, ADDRESS(to)) == LENGTH;) sent++;
+    T(sent);
+    T(connect(fd, ADDRESS(to)));
+    for (sent = 0; sent < COUNT && send(fd, bytes, LENGTH, 0) == LENGTH;) sent++;
+    T(sent);
+}
+
+/* It is told when there is room again: who asks is not told that there is while there is none. */
+CASE(asks_for_room) {
+    int port, fd = pair(&port), sent = 0, refused = 0;
+    struct name to = name_of(peer, port);
+    NEED(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    while (sent < COUNT && refused < 10 * COUNT) {
+        if (sendto(fd, bytes, LENGTH, 0, ADDRESS(to)) == LENGTH) {
+            sent++;
+            continue;
+        }
+        NEED(errno == EAGAIN);
+        refused++;
+        struct pollfd one = {fd, POLLOUT, 0};
+        NEED(poll(&one, 1, SOON_MS) == 1);
+    }
+    T(sent);
+}
+
+/* All of it arrives, whoever ends. */
+CASE(a_close_behind_datagrams) {
+    int port, fd = pair_with_room(&port), sent = 0;
+    struct name to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    memset(bytes, 'a', sizeof bytes);
+    while (sent < 40 && write(fd, bytes, LENGTH) == LENGTH) sent++;
+    T(sent);
+    T(close(fd));
+    out("arrived: %s", tell("burst D 40"));
+}
+
+CASE(an_end_behind_datagrams) {
+    int port, fd = pair_with_room(&port);
+    struct name to = name_of(peer, port);
+    T(connect(fd, ADDRESS(to)));
+    memset(bytes, 'a', sizeof bytes);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 40; i++) send(fd, bytes, LENGTH, 0);
+        kill(getpid(), SIGKILL);
+    }
+    close(fd);
+    int status;
+    T(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    out("arrived: %s", tell("burst D 40"));
+}
+
+/* Each goes to whom the socket was connected to when it was written. */
+CASE(another_peer_behind_datagrams) {
+    int port, fd = pair(&port), other = atoi(tell("bind E"));
+    struct name to = name_of(peer, port), next = name_of(peer, other);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    for (int i = 0; i < 20; i++) {
+        NEED(connect(fd, ADDRESS(to)) == 0 && send(fd, "d", 1, 0) == 1);
+        NEED(connect(fd, ADDRESS(next)) == 0 && write(fd, "e", 1) == 1);
+        NEED(i % 2 == 0 || connect(fd, &none, sizeof none) == 0);
+    }
+    out("at the first: %s", tell("burst D 20"));
+    out("at the second: %s", tell("burst E 20"));
+}
+
+CASE(a_bind_behind_a_datagram) {
+    int port, fd = pair(&port), other = socket(family, SOCK_DGRAM, 0);
+    struct name to = name_of(peer, port), name = name_of(own, 0);
+    T(connect(other, ADDRESS(to)));
+    T(send(other, "x", 1, 0));
+    T(bind(other, ADDRESS(name)));
+    T(close(fd));
+}
+
+/* A thread that waits in a call, and what becomes of its number. */
+struct waiter {
+    pthread_t thread;
+    pid_t id;
+    int fd;
+};
+
+static void *wait_there(void *given) {
+    struct waiter *waiter = given;
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    waiter->id = gettid();
+    out("%d", (int)recvfrom(waiter->fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+    return NULL;
+}
+
+static void wait_in(struct waiter *waiter, int fd) {
+    *waiter = (struct waiter){.fd = fd};
+    pthread_create(&waiter->thread, NULL, wait_there, waiter);
+    while (__atomic_load_n(&waiter->id, __ATOMIC_ACQUIRE) == 0) usleep(1000);
+    await_sleep(waiter->id);
+}
+
+CASE(a_number_that_is_closed_while_a_thread_receives) {
+    int port, fd = pair(&port), kept = dup(fd);
+    struct waiter waiter;
+    wait_in(&waiter, fd);
+    T(close(fd));
+    told("abc", kept);
+    pthread_join(waiter.thread, NULL);
+    T(now_has(kept, POLLIN));
+}
+
+CASE(a_number_that_is_reused_while_a_thread_receives) {
+    int port, fd = pair(&port), kept = dup(fd), other = socket(family, SOCK_DGRAM, 0);
+    struct waiter waiter;
+    wait_in(&waiter, fd);
+    T(dup2(other, fd) == fd);
+    told("abc", kept);
+    pthread_join(waiter.thread, NULL);
+    T(now_has(kept, POLLIN));
+}
+
+/* Signals while calls with an address sleep, and while they do not. */
+static volatile sig_atomic_t seen;
+static void on_signal(int number) { seen += number == SIGUSR1 || number == SIGALRM; }
+
+static void handle(int number, int flags) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+    NEED(sigaction(number, &action, NULL) == 0);
+}
+
+struct disturber {
+    pthread_t thread, sleeper;
+    pid_t id;
+    int then;
+};
+
+static void *disturb(void *given) {
+    struct disturber *one = given;
+    await_sleep(one->id);
+    pthread_kill(one->sleeper, SIGUSR1);
+    if (one->then >= 0) {
+        usleep(50000);
+        told("abc", one->then);
+    }
+    return NULL;
+}
+
+/* Receives, and has a signal; then perhaps a datagram. */
+static void disturbed(int fd, int then) {
+    struct disturber one = {.sleeper = pthread_self(), .id = gettid(), .then = then};
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    seen = 0;
+    pthread_create(&one.thread, NULL, disturb, &one);
+    T(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+    pthread_join(one.thread, NULL);
+    out("handled %d", seen);
+}
+
+CASE(interrupted_while_it_receives) {
+    int port, fd = pair(&port);
+    struct timeval limit = {3, 0};
+    handle(SIGUSR1, 0);
+    disturbed(fd, -1);
+    handle(SIGUSR1, SA_RESTART);
+    disturbed(fd, fd);
+    /* What has a limit does not begin anew. */
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    disturbed(fd, -1);
+    T(now_has(fd, POLLIN));
+}
+
+/* What a call has taken to be sent is sent, and under its own number. */
+CASE(sent_among_signals) {
+    enum { MANY = 2000 };
+    static char said[MANY], came[MANY];
+    int to = socket(family, SOCK_DGRAM, 0), fd = socket(family, SOCK_DGRAM, 0);
+    struct name name = name_of(own, 0);
+    NEED(bind(to, ADDRESS(name)) == 0);
+    name = name_of(own, port_of(to));
+    handle(SIGALRM, 0);
+    struct itimerval each = {{0, 500}, {0, 500}}, none = {{0, 0}, {0, 0}};
+    for (int i = 0, got; i < MANY; i++) {
+        NEED(i % 20 || setitimer(ITIMER_REAL, &each, NULL) == 0);
+        said[i] = sendto(fd, &i, sizeof i, 0, ADDRESS(name)) == sizeof i;
+        if (i % 20 < 19) continue;
+        NEED(setitimer(ITIMER_REAL, &none, NULL) == 0);
+        /* The last one, which comes behind all others. */
+        got = MANY;
+        NEED(sendto(fd, &got, sizeof got, 0, ADDRESS(name)) == sizeof got);
+        while (recv(to, &got, sizeof got, 0) == sizeof got && got < MANY) came[got] = 1;
+    }
+    int lost = 0;
+    for (int i = 0; i < MANY; i++) lost += said[i] && !came[i];
+    out("said to be sent, and never came: %d", lost);
+}
