@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reached; `run` itself: 126 the program cannot run on
 //! paths, 127 there is no such program, else the program's own.
 
+mod allocator;
 mod arguments;
 mod class;
 mod client;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 /// A connection of a request's length is some forty allocations: with that of the C library nginx makes a tenth fewer
 /// connections of 1 KB.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Mimalloc = allocator::Mimalloc;
 
 use clap::Parser;
 
