@@ -52,6 +52,7 @@ use scoutline_proto::{Bindings, Interface};
 use scoutline_sched::{Decision, Entry, Level, Parameters, Policy, Schedule, Share, Weight};
 
 use crate::admission::{Promise, Promises};
+use crate::by_path::ByPath;
 use crate::clock;
 use crate::command::RegionId;
 use crate::extend::{Extension, TakenBack};
@@ -152,7 +153,7 @@ pub struct Core {
     pub(crate) settings: EngineSettings,
     pub(crate) nets: Vec<Net>,
     pub(crate) paths: PathTable,
-    extras: Vec<Extra>,
+    extras: ByPath<Extra>,
     flows: FlowTable,
     pub(crate) schedule: Schedule,
     wheel: Wheel,
@@ -254,7 +255,7 @@ impl Core {
         for id in self.touched.drain(..) {
             if let Some(path) = self.paths.get_mut(id) {
                 path.account.cpu_ns = path.account.cpu_ns.saturating_add(share);
-                if self.extras[id.index as usize].asks != Asks::Level {
+                if self.extras[id.index].asks != Asks::Level {
                     self.schedule.charge(Entry::Path(id), Duration::from_nanos(share), now);
                 }
             }
@@ -328,7 +329,7 @@ impl Core {
             return false;
         }
         self.touched.push(id);
-        let Extra { level, net, to, .. } = self.extras[id.index as usize];
+        let Extra { level, net, to, .. } = self.extras[id.index];
         let (net, bytes) = (net as usize, message.body_len() as u64);
         if level > Level::Idle {
             self.make_room(net, bytes);
@@ -349,7 +350,7 @@ impl Core {
     }
 
     fn make_ready(&mut self, id: PathId, now: Time) {
-        let Extra { level, asks, .. } = self.extras[id.index as usize];
+        let Extra { level, asks, .. } = self.extras[id.index];
         let parameters = match asks {
             Asks::Level => level.into(),
             Asks::Weight(weight) => self.share_of(id, weight),
@@ -376,7 +377,7 @@ impl Core {
     /// When the oldest of what waits for a path came: the front of its queue, or what its program or a timer wants.
     /// A path that is not done with the latter in its time has as long again: a bulk sender is never done.
     fn waits_since(&mut self, id: PathId, now: Time) -> Time {
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         let within = match extra.asks {
             Asks::Deadline { within_us, .. } => Duration::from_micros(within_us.into()),
             _ => Duration::ZERO,
@@ -437,12 +438,12 @@ impl Core {
 
     /// The program's end of a path waits to be looked at.
     fn is_kicked(&self, id: PathId) -> bool {
-        self.paths.get(id).is_some() && self.extras[id.index as usize].kicked
+        self.paths.get(id).is_some() && self.extras[id.index].kicked
     }
 
     /// The program's end of a path wants to be looked at.
     fn kick(&mut self, id: PathId, now: Time) {
-        self.extras[id.index as usize].kicked = true;
+        self.extras[id.index].kicked = true;
         self.make_ready(id, now);
     }
 
@@ -452,7 +453,7 @@ impl Core {
         self.wheel.advance(now, |id| due.push(id));
         for id in due.drain(..) {
             let Some(path) = self.paths.get(id) else { continue };
-            let extra = &mut self.extras[id.index as usize];
+            let extra = &mut self.extras[id.index];
             match path.next_timeout() {
                 // The deadline has moved on since the timer was set: most timers end here.
                 Some(due) if due > now => extra.armed = Some(self.wheel.arm(id, due)),
@@ -508,7 +509,7 @@ impl Core {
         if self.paths.get(id).is_none() {
             return now;
         }
-        let Extra { net, to, level, .. } = self.extras[id.index as usize];
+        let Extra { net, to, level, .. } = self.extras[id.index];
         let (net, leaves) = (net as usize, usize::from(to.unwrap_or(net)));
         let urgent = level > self.settings.linux_level;
         // Before any protocol work.
@@ -538,7 +539,7 @@ impl Core {
             packets = packets.min(messages).min(self.fitting(id, room.bytes));
         }
         let Some(path) = self.paths.get_mut(id) else { return now };
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         // The quantum bounds both directions: a bulk sender must not fill the device's whole room in one run.
         let messages = messages.min(packets);
         let grant = Grant {

@@ -10,6 +10,7 @@ mod alarm;
 mod arena;
 mod background;
 mod bells;
+mod by_path;
 mod clock;
 mod command;
 mod core;

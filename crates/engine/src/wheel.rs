@@ -6,6 +6,8 @@
 
 use scoutline_base::{PathId, Time};
 
+use crate::by_path::ByPath;
+
 /// log2 of a tick in nanoseconds: about a millisecond, finer than any TCP timer.
 const TICK_SHIFT: u32 = 20;
 /// log2 of the slots of a level.
@@ -22,7 +24,7 @@ pub(crate) struct Wheel {
     occupied: [[u64; SLOTS / 64]; LEVELS],
     /// By the index of its path: where its timer lies. A path has one at most, or whoever makes deadlines come nearer
     /// again and again (a peer does) would leave a timer here each time.
-    places: Vec<Option<Place>>,
+    places: ByPath<Option<Place>>,
     count: usize,
 }
 
@@ -47,7 +49,7 @@ impl Wheel {
             now_tick: now.as_nanos() >> TICK_SHIFT,
             levels: std::array::from_fn(|_| vec![Vec::new(); SLOTS]),
             occupied: [[0; SLOTS / 64]; LEVELS],
-            places: Vec::new(),
+            places: ByPath::default(),
             count: 0,
         }
     }
@@ -64,12 +66,12 @@ impl Wheel {
 
     /// Takes the timer of `path` away, or of one before it that had its index.
     pub(crate) fn disarm(&mut self, path: PathId) {
-        let Some(place) = self.places.get_mut(path.index as usize).and_then(Option::take) else { return };
+        let Some(place) = self.places.get_mut(path.index).and_then(Option::take) else { return };
         let entries = &mut self.levels[usize::from(place.level)][usize::from(place.slot)];
         entries.swap_remove(place.index as usize);
         self.count -= 1;
         match entries.get(place.index as usize) {
-            Some(moved) => self.places[moved.path.index as usize] = Some(place),
+            Some(moved) => self.places[moved.path.index] = Some(place),
             None if entries.is_empty() => {
                 let (word, bit) = (usize::from(place.slot) / 64, 1 << (place.slot % 64));
                 self.occupied[usize::from(place.level)][word] &= !bit;
@@ -88,11 +90,9 @@ impl Wheel {
         let differing = (entry.tick ^ self.now_tick) | 1;
         let level = ((differing.ilog2() / SLOT_SHIFT) as usize).min(LEVELS - 1);
         let slot = (entry.tick >> (SLOT_SHIFT * level as u32)) as usize % SLOTS;
-        let (index, of) = (self.levels[level][slot].len() as u32, entry.path.index as usize);
+        let (index, of) = (self.levels[level][slot].len() as u32, entry.path.index);
         self.levels[level][slot].push(entry);
-        if self.places.len() <= of {
-            self.places.resize(of + 1, None);
-        }
+        self.places.reach(of);
         self.places[of] = Some(Place { level: level as u8, slot: slot as u8, index });
         self.occupied[level][slot / 64] |= 1 << (slot % 64);
     }
@@ -120,7 +120,7 @@ impl Wheel {
             let slot = self.now_tick as usize % SLOTS;
             for entry in self.take(0, slot) {
                 debug_assert_eq!(entry.tick, self.now_tick);
-                self.places[entry.path.index as usize] = None;
+                self.places[entry.path.index] = None;
                 self.count -= 1;
                 fire(entry.path);
             }

@@ -29,7 +29,7 @@ impl Core {
         }
         for id in keys.iter().flatten().filter_map(|key| self.flows.lookup(key)) {
             self.paths.prefetch(id);
-            if let Some(extra) = self.extras.get(id.index as usize) {
+            if let Some(extra) = self.extras.get(id.index) {
                 prefetch(extra);
             }
         }

@@ -45,13 +45,13 @@ impl Core {
 
     /// A path of a program has been placed: looks whether that is where its class stands.
     pub(super) fn note_apart(&mut self, id: PathId) {
-        let extra = &self.extras[id.index as usize];
+        let extra = &self.extras[id.index];
         let Some(path) = self.paths.get(id).filter(|_| extra.program.is_some()) else { return };
         let class = self.policy.class(u32::from(path.class()));
         let of_class = [Level::Idle, class.settings.level, class.settings.listen_level];
         let apart = (!of_class.contains(&extra.level)).then_some(extra.level);
         self.count_apart(extra.apart, apart);
-        self.extras[id.index as usize].apart = apart;
+        self.extras[id.index].apart = apart;
     }
 
     /// A path that stood apart so, if it did, does so now.

@@ -152,7 +152,7 @@ impl Core {
 
     /// A background path was chosen to run, and has to wait.
     pub(super) fn suspend(&mut self, net: usize, id: PathId, now: Time) {
-        if std::mem::replace(&mut self.extras[id.index as usize].suspended, true) {
+        if std::mem::replace(&mut self.extras[id.index].suspended, true) {
             return;
         }
         let background = &mut self.nets[net].transmit.background;
@@ -168,7 +168,7 @@ impl Core {
         let mut suspended = std::mem::take(&mut background.suspended);
         for id in suspended.drain(..) {
             if self.paths.get(id).is_some() {
-                self.extras[id.index as usize].suspended = false;
+                self.extras[id.index].suspended = false;
                 self.make_ready(id, now);
             }
         }
@@ -192,7 +192,7 @@ impl Core {
         }
         if level > Level::Idle {
             background.on_foreground(now);
-        } else if !std::mem::replace(&mut self.extras[id.index as usize].listed, true) {
+        } else if !std::mem::replace(&mut self.extras[id.index].listed, true) {
             background.waiting.push_back(id);
             if background.waiting.len() > 2 * background.paths as usize + LISTED_LEAST {
                 background.waiting.retain(|&id| self.paths.get(id).is_some());
@@ -238,7 +238,7 @@ impl Core {
     fn displace(&mut self, net: usize) -> bool {
         loop {
             let Some(&id) = self.nets[net].transmit.background.waiting.front() else { return false };
-            let level = self.extras[id.index as usize].level;
+            let level = self.extras[id.index].level;
             let path = self.paths.get_mut(id).filter(|_| level == Level::Idle);
             if let Some(path) = path
                 && path.take_queued().is_some()
@@ -249,21 +249,21 @@ impl Core {
             }
             self.nets[net].transmit.background.waiting.pop_front();
             if self.paths.get(id).is_some() {
-                self.extras[id.index as usize].listed = false;
+                self.extras[id.index].listed = false;
             }
         }
     }
 
     /// The one place where a path gets another level.
     pub(super) fn set_level(&mut self, id: PathId, level: Level) {
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         let (before, net, to) = (extra.level, extra.net as usize, extra.to);
         extra.level = level;
         self.count_background(net, before, level);
         if let Some(to) = to {
             self.count_background(usize::from(to), before, level);
         }
-        if self.extras[id.index as usize].known {
+        if self.extras[id.index].known {
             self.make_known(id);
         }
         self.note_apart(id);

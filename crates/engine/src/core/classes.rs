@@ -117,7 +117,7 @@ impl Core {
             let is_first = end.listen_paths.borrow().first() == Some(&id);
             return if is_first { self.listen_again(&end, now) } else { 1 };
         }
-        let extra = &self.extras[id.index as usize];
+        let extra = &self.extras[id.index];
         if extra.to.is_some() {
             self.end_forward_path(id, now);
             return MAKE;
@@ -159,7 +159,7 @@ impl Core {
 
     /// Notes that the rules put a path into this class; what it gets there.
     fn rule_path(&mut self, id: PathId, ruled: Rc<Class>) -> Option<Granted> {
-        let program = self.extras[id.index as usize].program.clone()?;
+        let program = self.extras[id.index].program.clone()?;
         let path = self.paths.get_mut(id)?;
         let wishes = match path.stage_mut::<StreamStage>() {
             Some(stage) => {
@@ -175,7 +175,7 @@ impl Core {
     /// given it.
     pub(super) fn look_into_requests(&mut self, id: PathId) -> Option<Rc<Class>> {
         let booked = self.booked(id);
-        let extra = &self.extras[id.index as usize];
+        let extra = &self.extras[id.index];
         let path = self.paths.get_mut(id)?;
         let stage = path.stage_mut::<StreamStage>().filter(|stage| stage.is_used())?;
         if self.policy.requests().is_none() && stage.asked().is_none() {
@@ -233,7 +233,7 @@ impl Core {
         let asks = |core: &Core| Some(socket_of(core.paths.get(id)?)?.duty.get());
         let before = asks(self);
         let path = self.paths.get_mut(id)?;
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         path.set_class(class.number as u16, queue_packets);
         note_level(path, stands.level, now);
         if extra.program.is_some() {
@@ -257,14 +257,14 @@ impl Core {
 
     /// What a path asks of the schedule from now on, in whichever policy; if it is ready it takes its place there.
     pub(super) fn reschedule(&mut self, id: PathId, stands: Stands, now: Time) {
-        let was_idle = self.extras[id.index as usize].level == Level::Idle;
+        let was_idle = self.extras[id.index].level == Level::Idle;
         self.set_level(id, stands.level);
         let class = self.paths.get(id).map(|path| u32::from(path.class()));
         let listens = self.listeners.borrow().contains_key(&id);
         let promise = class
             .filter(|_| !listens)
             .and_then(|class| self.promises.give(&self.policy.class(class), stands.asks));
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         (extra.asks, extra.promise) = (stands.asks, promise.map(Box::new));
         // Who waited as background for foreground to be silent waits no longer.
         let waited = was_idle
@@ -308,7 +308,7 @@ impl Core {
         let mut spent = CLASSIFY * wanted.len() as u32;
         for id in end.listen_paths.borrow().clone() {
             let Some(path) = self.paths.get(id) else { continue };
-            let serves = (self.extras[id.index as usize].net as usize, u32::from(path.class()));
+            let serves = (self.extras[id.index].net as usize, u32::from(path.class()));
             let is_v4 = path
                 .attributes
                 .address(scoutline_path::Name::Local)
@@ -333,7 +333,7 @@ impl Core {
             // Nothing could be made: the old ones serve on, as paths of the last class.
             for id in surplus {
                 let last = self.policy.last();
-                let net = self.extras[id.index as usize].net as usize;
+                let net = self.extras[id.index].net as usize;
                 self.nets[net].tcp.set_class(id, last.number);
                 let moved = self.place_listen_path(end, id, last.number, now);
                 self.take_back(moved);

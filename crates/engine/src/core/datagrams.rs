@@ -220,7 +220,7 @@ impl Core {
         }
         for id in std::mem::take(&mut self.closed_datagrams) {
             has_any = true;
-            let level = self.extras.get(id.index as usize).map_or(Level::Idle, |extra| extra.level);
+            let level = self.extras.get(id.index).map_or(Level::Idle, |extra| extra.level);
             self.run_path(id, &Decision { entry: Entry::Path(id), level, quantum: Quantum::PATH }, now);
         }
         has_any

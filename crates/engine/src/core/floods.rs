@@ -56,7 +56,7 @@ impl Core {
     /// Tells its device of a connection that stands, or that is important by now, by a request perhaps: a flood takes
     /// nothing from it, and its peer may come back.
     pub(super) fn make_known(&mut self, id: PathId) {
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         let Some(peer) = extra.flow.as_ref().map(peer_of) else { return };
         extra.known = true;
         let is_important = extra.level > self.settings.linux_level;
@@ -66,7 +66,7 @@ impl Core {
 
     /// The connection ends.
     pub(super) fn forget_known(&mut self, id: PathId) {
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         if let (true, Some(flow)) = (std::mem::take(&mut extra.known), &extra.flow) {
             self.nets[usize::from(extra.net)].device.know(&peer_of(flow), None);
         }

@@ -103,7 +103,7 @@ impl Core {
             return None;
         };
         self.take_in(id, from, (class, stands));
-        self.extras[id.index as usize].to = Some(to as u16);
+        self.extras[id.index].to = Some(to as u16);
         self.count_background(to, Level::default(), stands.level);
         self.forwarders.insert(direction, id);
         Some(id)

@@ -28,6 +28,7 @@ use super::several::Look;
 use super::transmit::TransmitSide;
 use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
+use crate::by_path::ByPath;
 use crate::clock;
 use crate::command::Command;
 use crate::extend::{Duty, Extension, TakenBack, Threads};
@@ -144,7 +145,7 @@ impl Core {
         let mut core = Core {
             nets,
             paths: PathTable::new(Budget::new(settings.max_paths, settings.max_buffer_bytes)),
-            extras: Vec::new(),
+            extras: ByPath::default(),
             flows: FlowTable::new(seed),
             promises: Rc::new(Promises::of(&schedule)),
             policy_memory,

@@ -60,14 +60,11 @@ impl Core {
     /// The engine's own notes on a path that was just made.
     pub(super) fn take_in(&mut self, id: PathId, net: usize, (class, stands): (ClassIndex, Stands)) {
         self.counters.paths_made += 1;
-        let index = id.index as usize;
-        if self.extras.len() <= index {
-            self.extras.resize_with(index + 1, Extra::default);
-        }
+        self.extras.reach(id.index);
         let Stands { level, asks } = stands;
         let listens = self.paths.get(id).is_some_and(|path| path.attributes.number(Name::Listen).is_some());
         let promise = (!listens).then(|| self.promises.give(&self.policy.class(class), asks)).flatten();
-        self.extras[index] =
+        self.extras[id.index] =
             Extra { level, asks, promise: promise.map(Box::new), net: net as u16, ..Extra::default() };
         self.count_background(net, Level::default(), level);
         if level == Level::Idle
@@ -103,7 +100,7 @@ impl Core {
     /// What the rules of classes look at beside the flow, for when the classes change. With that the path is one of
     /// a socket, and its packets are marked as its class says.
     pub(super) fn note_origin(&mut self, id: PathId, tos: Option<u8>, program: &Rc<ProgramFacts>) {
-        let extra = &mut self.extras[id.index as usize];
+        let extra = &mut self.extras[id.index];
         extra.tos = tos;
         extra.program = Some(Rc::clone(program));
         if let Some(path) = self.paths.get_mut(id) {
@@ -152,7 +149,7 @@ impl Core {
     /// What the books have for a path.
     pub(super) fn booked(&self, id: PathId) -> Option<Booked> {
         let class = u32::from(self.paths.get(id)?.class());
-        Some(Booked { class, asks: self.extras[id.index as usize].asks })
+        Some(Booked { class, asks: self.extras[id.index].asks })
     }
 
     /// Whether a socket's path can be carried where it would go.
@@ -173,7 +170,7 @@ impl Core {
     /// The path serves exactly this flow from now on.
     pub(super) fn bind_flow(&mut self, id: PathId, key: FlowKey) {
         self.flows.insert(&key, id);
-        self.extras[id.index as usize].flow = Some(key);
+        self.extras[id.index].flow = Some(key);
     }
 
     /// Carries out what stages asked for, in order.
@@ -345,7 +342,7 @@ impl Core {
 
     /// The path of a datagram socket on another net than its first one's. Who has a peer gets one when he sends there.
     fn side_path(&mut self, end: &Rc<SocketEnd>, net: usize) -> Option<PathId> {
-        let is_there = |id: &&PathId| usize::from(self.extras[id.index as usize].net) == net;
+        let is_there = |id: &&PathId| usize::from(self.extras[id.index].net) == net;
         let has = end.side_paths.borrow().iter().find(is_there).copied();
         let (_, bound) = end.bound.get()?;
         has.or_else(|| {
@@ -376,7 +373,7 @@ impl Core {
         self.schedule.remove(Entry::Path(id));
         self.wheel.disarm(id);
         self.forget_known(id);
-        let extra = std::mem::take(&mut self.extras[id.index as usize]);
+        let extra = std::mem::take(&mut self.extras[id.index]);
         self.count_background(extra.net as usize, extra.level, Level::default());
         self.count_apart(extra.apart, None);
         if let Some(to) = extra.to {
@@ -419,7 +416,7 @@ impl Core {
 
     /// Ends a path but for the packets that wait in its queue, which came by this net.
     pub(super) fn destroy_but_queued(&mut self, id: PathId) -> (usize, Vec<Message>) {
-        let net = self.extras[id.index as usize].net as usize;
+        let net = self.extras[id.index].net as usize;
         let mut waiting = Vec::new();
         while let Some(message) = self.paths.get_mut(id).and_then(Path::take_queued) {
             if !matches!(message.body, Body::Control(_)) {

@@ -58,7 +58,7 @@ impl Core {
         let account = &path.account;
         let attributes = &path.attributes;
         let address = |name| attributes.address(name).map(|a| a.to_string());
-        let Extra { level, asks, net, .. } = self.extras[path.id().index as usize];
+        let Extra { level, asks, net, .. } = self.extras[path.id().index];
         let stands = Stands { level, asks };
         let mut row = PathRow {
             device: self.nets[usize::from(net)].device.name().to_owned(),

@@ -163,7 +163,7 @@ const LINK_LEN: u32 = 14;
 impl Core {
     /// What a path's messages are to the device.
     pub(super) fn flow_of(&self, id: PathId) -> Flow {
-        let extra = &self.extras[id.index as usize];
+        let extra = &self.extras[id.index];
         // What serves the machine itself is of no class's rate or weight.
         let path = self.paths.get(id).filter(|_| extra.program.is_some() || extra.to.is_some());
         let Some(path) = path else { return system_flow(extra.level) };
@@ -227,7 +227,7 @@ impl Core {
         match flow {
             None => self.stalled.push(id),
             Some(flow) => {
-                if std::mem::replace(&mut self.extras[id.index as usize].stalled, true) {
+                if std::mem::replace(&mut self.extras[id.index].stalled, true) {
                     return;
                 }
                 let key = (flow.level, flow.class);
@@ -242,7 +242,7 @@ impl Core {
     /// Whether a path that runs may make data: when others of its class wait for room, only in its turn. What else it
     /// makes (acknowledgments) does not wait.
     pub(super) fn take_turn(&mut self, net: usize, id: PathId, flow: &Flow) -> bool {
-        let turn = std::mem::take(&mut self.extras[id.index as usize].turn);
+        let turn = std::mem::take(&mut self.extras[id.index].turn);
         turn || !self.nets[net].transmit.stalled.contains_key(&(flow.level, flow.class))
     }
 
@@ -327,7 +327,7 @@ impl Core {
             let mut stalled = std::mem::take(&mut self.stalled);
             stalled.retain(|&id| {
                 let waits = self.paths.get(id).is_some();
-                let super::Extra { net: enters, to, .. } = self.extras[id.index as usize];
+                let super::Extra { net: enters, to, .. } = self.extras[id.index];
                 let here = usize::from(to.unwrap_or(enters)) == net;
                 if waits && here {
                     self.make_ready(id, now);
@@ -351,7 +351,7 @@ impl Core {
                 && let Some(id) = waiting.pop_front()
             {
                 if self.paths.get(id).is_some() {
-                    let extra = &mut self.extras[id.index as usize];
+                    let extra = &mut self.extras[id.index];
                     (extra.stalled, extra.turn) = (false, true);
                     self.make_ready(id, now);
                     turns -= 1;

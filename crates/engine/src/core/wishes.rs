@@ -115,7 +115,7 @@ impl Core {
             if let Some(stage) = path.stage::<StreamStage>() {
                 return self.policy.class(stage.ruled());
             }
-            let extra = &self.extras[path.id().index as usize];
+            let extra = &self.extras[path.id().index];
             if let Some(key) = &extra.flow {
                 return self.policy.class(self.policy.class_for(key, extra.tos, program));
             }
@@ -135,7 +135,7 @@ impl Core {
         // What it was promised may be less.
         let booked = end.path.get().filter(|&id| self.paths.get(id).is_some());
         let Stands { level, asks } = booked.map_or(stands, |id| {
-            let extra = &self.extras[id.index as usize];
+            let extra = &self.extras[id.index];
             Stands { level: extra.level, asks: extra.asks }
         });
         match option {
