@@ -21,6 +21,9 @@ const TCP_INQ: i32 = 36;
 /// The longest value of an option that is passed on: a filter of 64 sources (MCAST_MSFILTER).
 const MAX_OPTION: usize = 144 + 64 * 128;
 
+/// How long `bind` waits for a port that a socket has which is closed, and has datagrams to send.
+const CLOSING_LIMIT: Duration = Duration::from_secs(5);
+
 /// What a call comes to.
 pub(crate) enum Reply {
     Now(Answer<'static>),
@@ -68,6 +71,11 @@ pub(crate) struct On<'a> {
 }
 
 impl On<'_> {
+    /// A data call with these flags may wait.
+    pub(crate) fn may_wait(&self, flags: i32) -> bool {
+        (self.again || !self.non_blocking) && flags & libc::MSG_DONTWAIT == 0
+    }
+
     /// The program's end of the socket, which has this inode.
     pub(crate) fn end(&self, inode: u64) -> io::Result<OwnedFd> {
         let held = self.held.map(OwnedFd::try_clone);
@@ -156,8 +164,21 @@ impl Supervisor {
             self.see_closed();
             bound = sys::with_address(libc::bind, &self.socket(on)?.inner, &address);
         }
+        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) && self.is_closing() {
+            // The port is free as soon as what was written there is sent.
+            self.binding.insert(on.id);
+            let limit = Some(CLOSING_LIMIT);
+            return Ok(Reply::Later { socket: on.id, limit, errno: libc::EADDRINUSE, outer: None });
+        }
         bound?;
         Ok(Reply::Now(Answer::Value(0)))
+    }
+
+    /// A socket that the program has closed still has datagrams to send.
+    fn is_closing(&self) -> bool {
+        let closed =
+            |socket: &Socket| matches!(&socket.state, State::Datagram(datagram) if datagram.is_closed());
+        self.sockets.values().any(closed)
     }
 
     fn listen(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -211,15 +232,22 @@ impl Supervisor {
         }
     }
 
-    /// Datagrams go to another peer from now on, or to none: when those are gone that were written before.
+    /// Datagrams go to another peer from now on, or to none; those that were written before do not.
     fn aim(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
         self.send_written(on)?;
-        let socket = self.socket(on)?;
-        if let State::Datagram(datagram) = &socket.state
-            && datagram.has_unsent()
-        {
+        let mut space = std::mem::take(&mut self.space);
+        let is_addressed = self.socket(on).map(|socket| match (&mut socket.state, &socket.peer) {
+            (State::Datagram(datagram), Some(peer)) if datagram.waits_for_room() => {
+                let former = sys::name(libc::getpeername, &socket.inner).unwrap_or_default();
+                datagram.address_written(peer, &former, &mut space)
+            }
+            _ => true,
+        });
+        self.space = space;
+        if !is_addressed? {
             return Ok(Reply::Later { socket: on.id, limit: None, errno: 0, outer: None });
         }
+        let socket = self.socket(on)?;
         sys::with_address(libc::connect, &socket.inner, address)?;
         Ok(Reply::Now(Answer::Value(0)))
     }

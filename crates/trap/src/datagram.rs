@@ -18,6 +18,11 @@ use crate::sys::{self, Facts};
 
 /// Datagrams moved before others have their turn.
 const ROUNDS: usize = 64;
+/// Bytes of a filling: a pair says that it has no room when a quarter of it is taken.
+const FILLING: usize = 64 << 10;
+/// Bytes that a pair holds, and those that are kept for a former peer.
+const MOST_WRITTEN: usize = 1 << 20;
+const MOST_UNSENT: usize = 4 << 20;
 
 /// What is on its way.
 #[derive(Debug, Default)]
@@ -26,24 +31,16 @@ pub(crate) struct Datagram {
     front: Option<Facts>,
     /// The next ones, which do not fit beside them.
     held: VecDeque<Received>,
-    /// The next one to send; the path has no room.
-    unsent: Option<Outgoing>,
-    /// What belongs to those behind it that we have put into the pair, see [`Datagram::send`].
-    addressed: VecDeque<(Facts, i32)>,
+    /// The next ones to send, which the program has written without a trap.
+    unsent: VecDeque<Received>,
+    /// The path had none for the last one.
+    no_room: bool,
     /// The program has closed it: it is kept until all is sent.
     closed: bool,
 }
 
-/// A datagram that has come, and what belongs to it.
+/// A datagram, and what belongs to it.
 pub(crate) type Received = (Vec<u8>, Facts);
-
-/// One to send.
-#[derive(Debug)]
-struct Outgoing {
-    bytes: Vec<u8>,
-    facts: Facts,
-    flags: i32,
-}
 
 /// How a turn of moving datagrams ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,13 +55,18 @@ impl Datagram {
     /// What to wait for at the inner socket.
     pub(crate) fn inner_interest(&self) -> u32 {
         let input = if self.held.is_empty() && !self.closed { libc::EPOLLIN as u32 } else { 0 };
-        let output = if self.has_unsent() { libc::EPOLLOUT as u32 } else { 0 };
+        let output = if self.no_room { libc::EPOLLOUT as u32 } else { 0 };
         input | output
     }
 
     /// Something waits for room at the path.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.unsent.is_some()
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.no_room
+    }
+
+    /// The path may have room again.
+    pub(crate) fn look_for_room(&mut self, inner: &OwnedFd) {
+        self.no_room = self.no_room && !sys::writable(inner);
     }
 
     /// The program has closed it.
@@ -77,48 +79,50 @@ impl Datagram {
     pub(crate) fn finish(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> bool {
         self.closed = true;
         while !matches!(self.drain(peer, inner, space), Ok(Moved::All)) {}
-        !self.has_unsent()
+        !self.no_room
     }
 
-    /// Sends what the program has written without a trap, and what waited for room.
+    /// Sends what the program has written without a trap, until the path has no room.
     ///
     /// # Errors
     /// What the path said: of a datagram, which is lost, or (a refusal) of one that was sent before.
     pub(crate) fn drain(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Moved> {
         for _ in 0..ROUNDS {
-            if let Some(Outgoing { bytes, facts, flags }) = self.unsent.take() {
-                let send = || sys::send_message(inner, &bytes, &facts, flags);
-                let mut sent = send();
-                let refusal = sent.as_ref().is_err_and(|error| sys::errno(error) == libc::ECONNREFUSED);
-                let refused = if refusal { std::mem::replace(&mut sent, send()).map(drop) } else { Ok(()) };
-                match sent {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.unsent = Some(Outgoing { bytes, facts, flags });
-                        return refused.map(|()| Moved::All);
-                    }
-                    // Without a peer `write` says so at once on Linux; here it is too late to.
-                    Err(error) if sys::errno(&error) == libc::EDESTADDRREQ => {}
-                    sent => drop(sent?),
-                }
-                refused?;
+            if self.no_room || self.unsent.is_empty() && !self.take_written(peer, space) {
+                return Ok(Moved::All);
             }
-            match sys::receive_by(peer, space) {
-                Ok((len, by)) => {
-                    let is_ours = by == std::process::id();
-                    let ours = if is_ours { self.addressed.pop_front() } else { None };
-                    let (facts, flags) = ours.unwrap_or_default();
-                    self.unsent = Some(Outgoing { bytes: space[..len].to_vec(), facts, flags });
+            let Some((bytes, facts)) = self.unsent.pop_front() else { continue };
+            let send = || sys::send_message(inner, &bytes, &facts, 0);
+            let mut sent = send();
+            let refusal = sent.as_ref().is_err_and(|error| sys::errno(error) == libc::ECONNREFUSED);
+            let refused = if refusal { std::mem::replace(&mut sent, send()).map(drop) } else { Ok(()) };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.unsent.push_front((bytes, facts));
+                    self.no_room = true;
                 }
-                Err(_) => return Ok(Moved::All),
+                // Without a peer `write` says so at once on Linux; here it is too late to.
+                Err(error) if sys::errno(&error) == libc::EDESTADDRREQ => {}
+                sent => drop(sent?),
             }
+            refused?;
         }
         Ok(Moved::More)
     }
 
-    /// The same of all that lies there, whatever is written meanwhile.
+    /// Takes one out of the pair, or a filling of ours ([`Datagram::fill`]). False: there is none.
+    fn take_written(&mut self, peer: &OwnedFd, space: &mut [u8]) -> bool {
+        let Ok((len, by)) = sys::receive_by(peer, space) else { return false };
+        if by != std::process::id() {
+            self.unsent.push_back((space[..len].to_vec(), Facts::default()));
+        }
+        true
+    }
+
+    /// The same as [`Datagram::drain`] of all that lies there, whatever is written meanwhile.
     ///
     /// # Errors
-    /// As [`Datagram::drain`].
+    /// As there.
     pub(crate) fn drain_all(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<()> {
         for _ in 0..ROUNDS {
             if self.drain(peer, inner, space)? == Moved::All {
@@ -128,31 +132,53 @@ impl Datagram {
         Ok(())
     }
 
-    /// Sends a datagram of a trapped call behind those that wait. Where the path has no room it joins them, in the pair:
-    /// so the program's end has no room, too, and tells when there is some again. `outer` finds that end.
+    /// Sends a datagram of a trapped call behind those that wait.
     ///
     /// # Errors
-    /// `WouldBlock`: there is no room in the pair either. Or what the path said, perhaps of one before it.
-    pub(crate) fn send<E: From<io::Error>>(
+    /// `WouldBlock`: there is no room. Or what the path said, perhaps of one before it.
+    pub(crate) fn send(
         &mut self,
         (peer, inner): (&OwnedFd, &OwnedFd),
-        outer: impl FnOnce() -> Result<OwnedFd, E>,
-        (bytes, facts, flags): (&[u8], &Facts, i32),
+        (bytes, facts): &Received,
+        flags: i32,
         space: &mut [u8],
-    ) -> Result<(), E> {
+    ) -> io::Result<()> {
         self.drain_all(peer, inner, space)?;
-        if self.has_unsent() {
-            sys::send(&outer()?, bytes, 0)?;
-            self.addressed.push_back((facts.clone(), flags));
-            return Ok(());
+        if self.no_room {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
-        match sys::send_message(inner, bytes, facts, flags) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.unsent = Some(Outgoing { bytes: bytes.to_vec(), facts: facts.clone(), flags });
-                Ok(())
+        let sent = sys::send_message(inner, bytes, facts, flags).map(drop);
+        self.no_room = sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        sent
+    }
+
+    /// The path has no room: nor is the program's end to have any, so that it tells when there is some again. What we put
+    /// there is known by its sender, and thrown away.
+    pub(crate) fn fill(outer: &OwnedFd, space: &[u8]) {
+        for _ in 0..ROUNDS {
+            if !sys::writable(outer) || sys::send(outer, &space[..FILLING.min(space.len())], 0).is_err() {
+                break;
             }
-            sent => Ok(sent.map(drop)?),
         }
+    }
+
+    /// The socket is to have another peer: what waits goes to the one that it has (`former`), or to nobody without one.
+    /// False if too much waits for that.
+    pub(crate) fn address_written(&mut self, peer: &OwnedFd, former: &[u8], space: &mut [u8]) -> bool {
+        let mut held: usize = self.unsent.iter().map(|(bytes, _)| bytes.len()).sum();
+        if held >= MOST_UNSENT {
+            return false;
+        }
+        // What is written meanwhile may go to either.
+        let enough = held + MOST_WRITTEN;
+        while held < enough && self.take_written(peer, space) {
+            held += self.unsent.back().map_or(0, |(bytes, _)| bytes.len());
+        }
+        for (_, facts) in self.unsent.iter_mut().filter(|(_, facts)| facts.address.is_empty()) {
+            facts.address = former.to_vec();
+        }
+        self.unsent.retain(|(_, facts)| !facts.address.is_empty());
+        true
     }
 
     /// Puts into the pair what may lie there.
@@ -205,7 +231,7 @@ impl Datagram {
         let name = sys::name_unix(outer)?;
         // Each failure is that of one datagram.
         let drained = (0..ROUNDS).any(|_| matches!(self.drain(peer, inner, space), Ok(Moved::All)));
-        if !drained || self.has_unsent() {
+        if !drained || self.no_room {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         sys::send(outer, &[], 0)?;

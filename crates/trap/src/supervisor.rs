@@ -61,7 +61,7 @@ struct Held {
     /// The program's end of the socket.
     outer: OwnedFd,
     /// Watched: with the thread the call ends.
-    _thread: Option<OwnedFd>,
+    _thread: OwnedFd,
 }
 
 /// The supervisor of one program and of all that it starts.
@@ -84,6 +84,10 @@ pub(crate) struct Supervisor {
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
+    /// Sockets that wait for a port which another one has that is closed, and not done.
+    pub(crate) binding: BTreeSet<u64>,
+    /// So many calls that wait are looked through for those of threads that are gone.
+    crowd: usize,
     /// The most connections that may wait at a stand-in.
     pub(crate) backlog: usize,
     pub(crate) space: Vec<u8>,
@@ -109,6 +113,8 @@ impl Supervisor {
             sent: Vec::new(),
             taken: None,
             full: BTreeSet::new(),
+            binding: BTreeSet::new(),
+            crowd: MANY_BLOCKED,
             backlog: standin::longest_queue(),
             space: vec![0; SPACE],
         })
@@ -202,11 +208,12 @@ impl Supervisor {
         match reply {
             Reply::Now(answer) => self.conclude(&call, &answer),
             Reply::Later { socket, limit, errno, outer } => {
-                if self.blocked.len() >= MANY_BLOCKED {
+                if self.blocked.len() >= self.crowd {
                     self.drop_ended_calls();
+                    self.crowd = MANY_BLOCKED.max(2 * self.blocked.len());
                 }
                 let deadline = limit.map(|limit| (Instant::now() + limit, errno));
-                let held = outer.map(|outer| self.hold(outer, call.thread));
+                let held = outer.and_then(|outer| self.hold(outer, call.thread));
                 self.blocked.push(Blocked { call, socket, deadline, held });
             }
             Reply::Give { id, outer, flags, from } => {
@@ -226,10 +233,11 @@ impl Supervisor {
         }
     }
 
-    fn hold(&self, outer: OwnedFd, thread: u32) -> Held {
-        let thread = sys::end_of_thread(thread).ok();
-        let watched = thread.filter(|thread| self.poll.add(thread, libc::EPOLLIN as u32, ENDED).is_ok());
-        Held { outer, _thread: watched }
+    /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
+    fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
+        let thread = sys::end_of_thread(thread).ok()?;
+        self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
+        Some(Held { outer, _thread: thread })
     }
 
     /// Calls that wait no more: their threads were killed, or a signal took them away.
@@ -392,8 +400,13 @@ impl Supervisor {
                 self.watch(id);
             }
             (State::Datagram(datagram), Some(peer)) => {
+                datagram.look_for_room(&socket.inner);
                 if datagram.finish(peer, &socket.inner, &mut self.space) {
                     self.remove(id);
+                    // Its port is free.
+                    for id in std::mem::take(&mut self.binding) {
+                        self.retry(id);
+                    }
                 } else {
                     self.watch(id);
                 }
@@ -406,6 +419,7 @@ impl Supervisor {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
         let inner = &socket.inner;
+        datagram.look_for_room(inner);
         let drained = datagram.drain(peer, inner, &mut self.space);
         let mut refilled = datagram.refill(peer, inner, &mut self.space);
         let failed = refilled.as_ref().err().map(sys::errno);

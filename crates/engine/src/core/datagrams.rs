@@ -14,7 +14,7 @@ use scoutline_wire::ipv4::PROTOCOL_UDP as UDP;
 
 use super::Core;
 use super::calls::{Errno, errno_of, socket_attributes};
-use super::paths::flow_key;
+use super::paths::{flow_key, socket_of};
 use crate::program::Program;
 use crate::scheduling::{Asks, Stands};
 use crate::socket::{SIDE, Sizes, SocketEnd, set_addresses};
@@ -222,8 +222,24 @@ impl Core {
             has_any = true;
             let level = self.extras.get(id.index).map_or(Level::Idle, |extra| extra.level);
             self.run_path(id, &Decision { entry: Entry::Path(id), level, quantum: Quantum::PATH }, now);
+            self.let_port_go(id);
         }
         has_any
+    }
+
+    /// A datagram socket that is closed, and has more to send than leaves at once, goes on without its port: as on Linux
+    /// nothing comes there any more, and another one may have it.
+    fn let_port_go(&mut self, id: PathId) {
+        let Some(end) = self.paths.get(id).and_then(socket_of) else { return };
+        for id in std::iter::once(id).chain(end.side_paths.borrow().iter().copied()) {
+            let extra = &mut self.extras[id.index];
+            self.nets[extra.net as usize].udp.unlisten(id);
+            if let Some(key) = extra.flow.take_if(|key| self.flows.lookup(key) == Some(id)) {
+                self.flows.remove(&key);
+                self.tell_elsewhere(&key, None);
+            }
+        }
+        end.release_port();
     }
 
     /// Remembers a socket that was marked, if it was closed.

@@ -1,10 +1,11 @@
 //! Data calls with addresses, and those with a message header, of datagram sockets. On a stream they are the
 //! kernel's own.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::calls::{On, Reply};
-use crate::datagram::Received;
+use crate::datagram::{Datagram, Received};
 use crate::listener::{Answer, Call};
 use crate::socket::{Socket, State};
 use crate::supervisor::{Supervisor, Taken, time_limit};
@@ -140,24 +141,26 @@ impl Supervisor {
 
     fn send_datagram(&mut self, on: On<'_>, message: Received, flags: i32) -> Result<usize, Reply> {
         let mut space = std::mem::take(&mut self.space);
-        let (bytes, facts) = &message;
         let sent = self.socket(on).and_then(|socket| {
             fail_if_failed(on, socket)?;
             let inode = socket.inode()?;
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            let outer = || on.end(inode).map_err(Reply::from);
-            match datagram.send((peer, inner), outer, (bytes, facts, flags), &mut space) {
-                Err(Reply::Now(Answer::Value(errno))) if errno == -i64::from(libc::EAGAIN) => {
-                    Err(wait(on, flags, (inner, libc::SO_SNDTIMEO), on.end(inode)?))
+            match datagram.send((peer, inner), &message, flags, &mut space) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let outer = on.end(inode)?;
+                    if !on.may_wait(flags) {
+                        Datagram::fill(&outer, &space);
+                    }
+                    Err(wait(on, flags, (inner, libc::SO_SNDTIMEO), outer))
                 }
-                sent => sent,
+                sent => Ok(sent?),
             }
         });
         self.space = space;
         sent?;
-        let len = bytes.len();
+        let len = message.0.len();
         self.sent.push(message);
         Ok(len)
     }
@@ -200,7 +203,7 @@ impl Supervisor {
             let outer = on.end(inode)?;
             let peek = flags & libc::MSG_PEEK != 0;
             match datagram.take((peer, inner), &outer, peek, &mut space) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let is_shut = sys::events(&outer, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
                     match wait(on, flags, (inner, libc::SO_RCVTIMEO), outer) {
                         // An end, where others would wait (`__skb_wait_for_more_packets`).
@@ -324,7 +327,7 @@ fn done(value: usize) -> Reply {
 /// The call waits as long as this option of the path's socket says, and holds the program's end: whatever becomes of
 /// its descriptor, the socket is open until the call has ended.
 fn wait(on: On<'_>, flags: i32, (inner, limit): (&OwnedFd, i32), outer: OwnedFd) -> Reply {
-    if (on.non_blocking && !on.again) || flags & libc::MSG_DONTWAIT != 0 {
+    if !on.may_wait(flags) {
         return Reply::error(libc::EAGAIN);
     }
     let limit = time_limit(inner, limit);

@@ -308,3 +308,34 @@ fn ports_are_chosen_where_the_program_says() {
         assert_eq!(host.call(call_op::CONNECT, slot, [SERVER, 53, 0, 0], now), expected, "{low} to {high}");
     }
 }
+
+#[test]
+fn a_port_is_free_at_once_though_its_socket_still_sends() {
+    const COUNT: usize = 100;
+    let mut pair = Pair::new(5, WireConfig::default());
+    let now = pair.now;
+    let server = bound(&mut pair.server, 53, now);
+    let bind = |host: &mut Host, slot| host.call(call_op::BIND, slot, [CLIENT, 7000, 0, 0], now);
+    let host = &mut pair.client;
+    for connected in [true, false] {
+        let slot = host.open(slot_kind::DATAGRAM, now);
+        assert_eq!(bind(host, slot), 0, "connected {connected}");
+        let to = Record { address: address(SERVER), port: 53, ..Record::default() };
+        if connected {
+            assert_eq!(host.call(call_op::CONNECT, slot, [SERVER, 53, 0, 0], now), 0);
+        }
+        for number in 0..COUNT {
+            send(host, slot, if connected { Record::default() } else { to }, &[number as u8]);
+        }
+        host.request(slot, slot_request::CLOSE);
+    }
+    let next = host.open(slot_kind::DATAGRAM, now);
+    assert_eq!(bind(host, next), 0);
+    assert_eq!(host.call(call_op::CONNECT, next, [SERVER, 53, 0, 0], now), 0);
+    settle_all(&mut pair);
+    assert_eq!(received(&pair.server, server).len(), 2 * COUNT);
+    // What comes there is the next one's.
+    send(&pair.server, server, Record { address: address(CLIENT), port: 7000, ..Record::default() }, b"abc");
+    settle_all(&mut pair);
+    assert_eq!(received(&pair.client, next).len(), 1);
+}

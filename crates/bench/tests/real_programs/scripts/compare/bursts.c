@@ -89,6 +89,26 @@ CASE(another_peer_behind_datagrams) {
     out("at the second: %s", tell("burst E 20"));
 }
 
+/* The port is free at once. */
+CASE(a_port_behind_datagrams) {
+    int port, fd = pair_with_room(&port), own_port = port_of(fd);
+    struct name to = name_of(peer, port), name = name_of(own, own_port);
+    memset(bytes, 'a', sizeof bytes);
+    for (int round = 0; round < 3; round++) {
+        int sent = 0;
+        T(connect(fd, ADDRESS(to)));
+        while (sent < 40 && write(fd, bytes, LENGTH) == LENGTH) sent++;
+        T(sent);
+        T(close(fd));
+        fd = socket(family, SOCK_DGRAM, 0);
+        T(bind(fd, ADDRESS(name)));
+    }
+    out("arrived: %s", tell("burst D 120"));
+    told("abc", fd);
+    T(await(fd, POLLIN) & POLLIN);
+    T(recv(fd, bytes, 10, 0));
+}
+
 CASE(a_bind_behind_a_datagram) {
     int port, fd = pair(&port), other = socket(family, SOCK_DGRAM, 0);
     struct name to = name_of(peer, port), name = name_of(own, 0);
