@@ -422,35 +422,47 @@ fn sleep_until(time_ns: u64) {
 /// What the kernel has accounted up to now.
 #[derive(Debug, Default)]
 struct Sample {
-    /// Per core: busy and total ticks.
-    cores: Vec<(u64, u64)>,
+    time_ns: u64,
+    /// For how long each core was [`away_ns`].
+    cores: Vec<u64>,
     /// Per process: its group and its ticks.
     processes: HashMap<u32, (u32, u64)>,
 }
 
+/// The kernel counts time in ticks of this many nanoseconds for programs (USER_HZ).
+const TICK_NS: u64 = 10_000_000;
+
+/// For how long each core was idle, or taken away by the machine's host.
+///
+/// The rest of the time it was busy. Busy ticks tell less: an idle core has none, whatever it does in interrupts.
+pub(crate) fn away_ns() -> Vec<u64> {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cores = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+    cores
+        .map(|line| {
+            let ticks: Vec<u64> = line.split_whitespace().skip(1).flat_map(str::parse).collect();
+            // user nice system idle iowait irq softirq steal (proc(5)).
+            TICK_NS * [3, 4, 7].into_iter().filter_map(|field| ticks.get(field)).sum::<u64>()
+        })
+        .collect()
+}
+
 impl Sample {
     fn read() -> Sample {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let cores = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
-        let core = |line: &str| {
-            let ticks: Vec<u64> = line.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
-            let total: u64 = ticks.iter().sum();
-            // Fields 3 and 4 are idle and waiting for input and output.
-            (total - ticks.iter().skip(3).take(2).sum::<u64>(), total)
-        };
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let processes = pids.filter_map(|pid| Some((pid, process_ticks(pid)?))).collect();
-        Sample { cores: cores.map(core).collect(), processes }
+        Sample { time_ns: sys::monotonic_ns(), cores: away_ns(), processes }
     }
 
     /// Percent busy of each core since `before`, and percent of a core that processes neither in these
     /// groups nor children of ours took.
     fn since(&self, before: &Sample, ours: &[u32]) -> (Vec<f64>, f64) {
-        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+        let passed = self.time_ns - before.time_ns;
+        let percent = |part: u64| 100.0 * part as f64 / passed.max(1) as f64;
         let cores = self.cores.iter().zip(&before.cores);
-        let busy = cores.map(|(now, then)| percent(now.0 - then.0, now.1 - then.1)).collect();
-        let whole = self.cores.first().zip(before.cores.first()).map_or(0, |(now, then)| now.1 - then.1);
+        let busy =
+            cores.map(|(now, then)| percent(passed.saturating_sub(now.saturating_sub(*then)))).collect();
         let own_group = self.processes.get(&std::process::id()).map(|process| process.0);
         let mut others = 0;
         for (pid, (group, ticks)) in &self.processes {
@@ -458,7 +470,7 @@ impl Sample {
                 others += ticks.saturating_sub(before.processes.get(pid).map_or(0, |process| process.1));
             }
         }
-        (busy, percent(others, whole))
+        (busy, percent(others * TICK_NS))
     }
 }
 

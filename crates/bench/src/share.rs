@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::harness::away_ns;
 use crate::process::{Place, Process};
 use crate::report::{Better, Report, Row};
 use crate::server::Daemon;
@@ -180,12 +181,8 @@ fn ran_ns(directory: &str) -> Result<f64> {
 /// How long a core was neither idle nor taken away by the machine's host.
 fn busy_ns(core: usize) -> Result<f64> {
     let wall = sys::monotonic_ns() as f64;
-    let text = fs::read_to_string("/proc/stat")?;
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cpu{core} ")));
-    let ticks: Vec<f64> = line.context("no such core")?.split_whitespace().flat_map(str::parse).collect();
-    // user nice system idle iowait irq softirq steal, in hundredths of a second (proc(5)).
-    let away: f64 = [3, 4, 7].into_iter().filter_map(|field| ticks.get(field)).sum();
-    Ok(wall - away * 1e7)
+    let away = *away_ns().get(core).context("no such core")?;
+    Ok(wall - away as f64)
 }
 
 fn received(device: &str) -> f64 {

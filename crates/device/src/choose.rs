@@ -72,8 +72,8 @@ fn judge(features: u64, kind: &str) -> (Suited, String) {
     }
     if features & ZERO_COPY == 0 {
         let why = format!(
-            "its driver ({kind}) has no zero-copy: the kernel would copy each packet for \"xdp\", and cut \
-             super-segments, which \"packet\" keeps whole"
+            "its driver ({kind}) has no zero-copy: the kernel would copy each packet for \"xdp\", and what \
+             comes as a super-segment would be cut, which \"packet\" keeps whole"
         );
         return (Suited::Packet, why);
     }

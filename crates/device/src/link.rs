@@ -1,4 +1,5 @@
-//! How long a super-segment an interface takes: `gso_ipv4_max_size` (rtnetlink, Linux 6.3: "BIG TCP" for IPv4).
+//! What rtnetlink says of an interface: whether packets queue in front of its driver, and how long a super-segment it
+//! takes (`gso_ipv4_max_size`, Linux 6.3: "BIG TCP" for IPv4).
 //!
 //! The kernel's default is 64 KiB. Whoever owns an interface may raise it to what its driver can do
 //! (`tso_max_size`); a longer segment costs one system call, one pass through the driver and one acknowledgment
@@ -42,12 +43,8 @@ impl SegmentLimit {
     /// # Errors
     /// As the kernel says.
     pub fn of(index: u32) -> io::Result<Option<SegmentLimit>> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        let reply = ask(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)?;
-        let Some(RouteNetlinkMessage::NewLink(link)) = reply else { return Ok(None) };
         let (mut now, mut most) = (None, None);
-        for attribute in link.attributes {
+        for attribute in attributes(index)? {
             match attribute {
                 LinkAttribute::GsoIpv4MaxSize(len) => now = Some(len),
                 LinkAttribute::TsoMaxSize(len) => most = Some(len),
@@ -66,6 +63,22 @@ impl SegmentLimit {
         message.header.index = index;
         message.attributes.push(LinkAttribute::GsoIpv4MaxSize(len));
         ask(RouteNetlinkMessage::SetLink(message), NLM_F_REQUEST | NLM_F_ACK).map(|_| ())
+    }
+}
+
+/// Whether what is sent on an interface goes to its driver at once: it has no queueing discipline.
+pub(crate) fn sends_at_once(index: u32) -> bool {
+    let attributes = attributes(index).unwrap_or_default();
+    attributes.iter().any(|attribute| matches!(attribute, LinkAttribute::Qdisc(name) if name == "noqueue"))
+}
+
+/// What the kernel tells of the interface with this index.
+fn attributes(index: u32) -> io::Result<Vec<LinkAttribute>> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    match ask(RouteNetlinkMessage::GetLink(message), NLM_F_REQUEST)? {
+        Some(RouteNetlinkMessage::NewLink(link)) => Ok(link.attributes),
+        _ => Ok(Vec::new()),
     }
 }
 

@@ -44,6 +44,7 @@ pub use bell::Important;
 pub use open::{Config, open};
 use police::Police;
 pub(crate) use police::{LIMITS, begun};
+pub(crate) use send::Sender;
 pub use spread::Spread;
 
 /// One interface, ours as long as this lives.

@@ -141,6 +141,16 @@ impl Interface {
 
     /// How many receive queues it uses; 1 where its driver does not tell.
     pub(crate) fn receive_queues(&self) -> u32 {
+        self.queues().map_or(1, |(receive, _)| receive.max(1))
+    }
+
+    /// How many queues packets leave by, if its driver says so.
+    pub(crate) fn transmit_queues(&self) -> Option<u32> {
+        self.queues().map(|(_, transmit)| transmit)
+    }
+
+    /// To receive and to transmit.
+    fn queues(&self) -> Option<(u32, u32)> {
         // struct ethtool_channels (include/uapi/linux/ethtool.h): the most of each kind, then how many are used.
         #[repr(C)]
         #[derive(Default)]
@@ -155,10 +165,8 @@ impl Interface {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let mut request = self.request();
         request.ifr_ifru.ifru_data = std::ptr::from_mut(&mut channels).cast();
-        match self.ioctl(libc::SIOCETHTOOL as _, &mut request, "read its queues") {
-            Ok(()) => (channels.receive + channels.combined).max(1),
-            Err(_) => 1,
-        }
+        self.ioctl(libc::SIOCETHTOOL as _, &mut request, "read its queues").ok()?;
+        Some((channels.receive + channels.combined, channels.transmit + channels.combined))
     }
 
     /// The addresses that Linux itself has on it.

@@ -13,10 +13,11 @@
 //!   push → cut, put into chunks → transmit ring → sendto → driver → wire
 //! ```
 //! Linux sees nothing of what arrives: no packet gets past the program. It hangs on a link that we hold, so it goes with
-//! us, even by SIGKILL. Neither side has segmentation offload: on a veth the program makes the other end cut its
-//! super-segments. Checksums to send are left to the kernel where it takes them (Linux 6.8, copy mode).
+//! us, even by SIGKILL. On a veth the program makes the other end cut its super-segments; ours leave whole where they can
+//! (`outlet.rs`). Checksums to send are left to the kernel where it takes them (Linux 6.8, copy mode).
 
 mod open;
+mod outlet;
 mod receive;
 mod ring;
 mod send;
@@ -45,7 +46,7 @@ pub struct XdpPartner {
     device: DeviceId,
     facts: DeviceFacts,
     receiver: receive::Receiver,
-    sender: send::Sender,
+    sender: outlet::Outlet,
     counters: DeviceCounters,
     /// When an interface that brought nothing was asked last how it is.
     asked: Time,

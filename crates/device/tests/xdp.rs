@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, OpenError, Partner, Policing, packet, xdp};
-use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 use support::{Namespace, SOON, arriving, frame, pull, send, veth};
 
@@ -59,6 +59,72 @@ fn long_frames_are_whole() {
     }
     send(&mut two, frame(9100, 1));
     assert_eq!(two.counters().tx_too_large, 1, "longer than the interface takes");
+}
+
+/// So many datagrams of 100 bytes as one.
+fn super_segment(count: usize) -> Message {
+    let len = 100 * count;
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    bytes.extend(((28 + len) as u16).to_be_bytes());
+    bytes.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 0x30, 0, 0x30, 1]);
+    bytes.extend(((8 + len) as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend((0..len).map(|at| (at / 100) as u8));
+    let facts = Facts {
+        checksum: Checksum::Partial { start: 34, offset: 6 },
+        segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 100, header_len: 42 }),
+        ..Facts::default()
+    };
+    let len = bytes.len() as u32;
+    Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
+}
+
+/// Between packets, and behind one another.
+#[test]
+fn super_segments_leave_whole_and_in_order() {
+    let (_first, _second, mut one, mut two) = pair(1500, &config("right"));
+    assert!(two.facts().offload.segmentation);
+    let mut burst = Burst::new();
+    let mut lens = Vec::new();
+    for round in 1..=20 {
+        burst.extend([frame(60 + round, 1), super_segment(30), super_segment(1 + round)]);
+        lens.extend([60 + round, 42 + 3000, 42 + 100 * (1 + round)]);
+    }
+    assert_eq!(two.push(&mut burst).expect("pushes"), lens.len());
+    let got = pull(&mut one, lens.len());
+    assert_eq!(got.iter().map(|message| message.bytes().len()).collect::<Vec<_>>(), lens);
+    let whole = got.iter().filter(|message| message.facts.segmentation.is_some_and(|how| how.size == 100));
+    assert_eq!(whole.count(), 40);
+}
+
+/// With a queueing discipline, which packets of the ring pass by, and with several queues.
+#[test]
+fn super_segments_are_cut_where_they_could_be_overtaken() {
+    for several in [false, true] {
+        let (first, second) = (Namespace::new(), Namespace::new());
+        let peer = second.name.clone();
+        let queues = if several { "2" } else { "1" };
+        let queues = ["numtxqueues", queues, "numrxqueues", queues];
+        let ends = ["type", "veth", "peer", "name", "right"];
+        first.ip(&[&["link", "add", "left"], &queues[..], &ends, &queues, &["netns", &peer]].concat());
+        first.ip(&["link", "set", "left", "up"]);
+        if !several {
+            let status = Command::new("tc")
+                .args(["-n", &peer, "qdisc", "add", "dev", "right", "root", "pfifo"])
+                .status()
+                .expect("iproute2 is installed");
+            assert!(status.success(), "`tc qdisc add` failed");
+        }
+        second.ip(&["link", "set", "right", "up"]);
+        let mut two = open(&second, &config("right"));
+        let (mut one, _) =
+            first.enter(|| packet::open(DeviceId(1), &packet::Config::new("left"))).expect("opens");
+        assert!(!two.facts().offload.segmentation);
+        send(&mut two, super_segment(30));
+        let got = pull(&mut one, 30);
+        let numbers: Vec<u8> = got.iter().map(|message| message.bytes()[42]).collect();
+        assert_eq!(numbers, (0..30).collect::<Vec<_>>());
+    }
 }
 
 /// The kernel spreads flows over the queues, and all of them come; what is slept on is told by each.

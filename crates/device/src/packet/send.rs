@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use scoutline_path::Burst;
+use scoutline_path::{Burst, Message};
 
 use crate::error::OpenError;
 use crate::ethernet::{bind, raw_socket};
@@ -24,7 +24,7 @@ const BATCH: usize = 64;
 const SEND_BUFFER_LEN: libc::c_int = 8 << 20;
 
 /// The sending half.
-pub(super) struct Sender {
+pub(crate) struct Sender {
     socket: OwnedFd,
     vnet: bool,
     headers: Box<[VnetHeader; BATCH]>,
@@ -41,7 +41,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn open(interface: &Interface, config: &Config) -> Result<Sender, OpenError> {
+    pub(crate) fn open(interface: &Interface, config: &Config) -> Result<Sender, OpenError> {
         let name = &interface.name;
         // Protocol 0: this socket receives nothing.
         let socket = raw_socket(name)?;
@@ -76,12 +76,12 @@ impl Sender {
     }
 
     /// A full batch or several; one to try with after the device was full.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         if self.full || !self.backlog.is_empty() { 1 } else { 4 * BATCH }
     }
 
     /// What the kernel still holds of ours: with the queueing discipline, the driver, or the other end of a veth.
-    pub(super) fn standing(&self) -> Option<u64> {
+    pub(crate) fn standing(&self) -> Option<u64> {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the kernel writes one `int` (af_packet.c, SIOCOUTQ: sk_wmem_alloc).
         let status = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
@@ -89,23 +89,25 @@ impl Sender {
     }
 
     pub(super) fn push(&mut self, burst: &mut Burst, counters: &mut DeviceCounters) -> io::Result<usize> {
-        self.full = false;
         let mut done = 0;
         let result = if self.vnet {
             self.push_offloaded(burst, &mut done, counters)
         } else {
+            self.full = false;
             self.push_software(burst, &mut done, counters)
         };
         burst.drain(..done);
         result.map(|()| done)
     }
 
-    fn push_offloaded(
+    /// Hands messages over as they are; `done` counts those that need not come again.
+    pub(crate) fn push_offloaded(
         &mut self,
-        burst: &Burst,
+        burst: &[Message],
         done: &mut usize,
         counters: &mut DeviceCounters,
     ) -> io::Result<()> {
+        self.full = false;
         while *done < burst.len() {
             let mut count = 0;
             for message in burst[*done..].iter().take(BATCH) {

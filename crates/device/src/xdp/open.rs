@@ -13,6 +13,7 @@ use crate::ethernet::{self, Station};
 use crate::partner::{DeviceCounters, MAX_SUPER_FRAME, Notice, Offload};
 use crate::sys::{self, Interface};
 use crate::xdp::XdpPartner;
+use crate::xdp::outlet::{self, Outlet};
 use crate::xdp::receive::{Inlet, Queue, Receiver};
 use crate::xdp::ring::{Consumer, Producer};
 use crate::xdp::send::{METADATA_LEN, Sender};
@@ -109,10 +110,13 @@ pub fn open(id: DeviceId, config: &Config) -> Result<(XdpPartner, Vec<Notice>), 
     let hook = |source| OpenError::Hook { name: name.clone(), source };
     let steer = Steer::attach(interface.index, queues, config.police).map_err(hook)?;
     let metadata = opened.metadata && !opened.binding.zero_copy;
-    let facts = found
-        .facts("xdp", Offload { checksum: metadata, segmentation: false, max_segment_len: MAX_SUPER_FRAME });
+    // Hardware that takes packets from our memory does so when it likes: others could overtake them.
+    let whole = if opened.binding.zero_copy { None } else { outlet::open_whole(interface)? };
+    let (segmentation, max_segment_len) = (whole.is_some(), MAX_SUPER_FRAME);
+    let facts = found.facts("xdp", Offload { checksum: metadata, segmentation, max_segment_len });
     let notices = shortfalls(name, opened.binding, steer.mode(), config.zero_copy);
-    let sender = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
+    let ring = Sender::new(Rc::clone(&umem), opened.transmit, opened.completion, metadata, mtu);
+    let sender = Outlet::new(ring, whole);
     // Filled before the first packet may come.
     let receiver = Receiver::new(umem, opened.queues, lengths.to_fill(), found.trusted, mtu);
     let ordinary = receiver.sockets().enumerate().map(|(queue, socket)| (queue, false, socket));

@@ -1,5 +1,5 @@
-//! Sending: each packet is put together in a chunk, super-segments cut on the way there; the kernel takes a batch with
-//! one system call, or the hardware does without one.
+//! Sending by the ring: each packet is put together in a chunk, super-segments that cannot leave whole are cut on the way
+//! there; the kernel takes a batch with one system call, or the hardware does without one.
 //!
 //! ```text
 //!   chunk: | metadata: complete this checksum | frame …  |      to_send ─► sent ─► completed, and free again
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use scoutline_path::{Burst, Checksum, Message, Segmentation};
+use scoutline_path::{Checksum, Message, Segmentation};
 
 use crate::partner::DeviceCounters;
 use crate::software::{self, Layout, MAX_HEADERS};
@@ -88,24 +88,30 @@ impl Sender {
         done.standing
     }
 
+    /// The kernel has taken all that was put into the ring.
+    pub(super) fn is_taken(&self) -> bool {
+        self.ring.waiting() == 0
+    }
+
     /// True when the kernel has left packets in the ring and must be told again.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.ring.waiting() > 0 && self.ring.needs_wakeup()
     }
 
+    /// `done` counts the messages that need not come again.
     pub(super) fn push(
         &mut self,
         socket: &OwnedFd,
-        burst: &mut Burst,
+        messages: &[Message],
+        done: &mut usize,
         counters: &mut DeviceCounters,
-    ) -> io::Result<usize> {
+    ) -> io::Result<()> {
         self.full = false;
-        let mut count = 0;
         let mut result = Ok(());
         let mut begun = 0;
         self.done.get_mut().collect(&self.umem);
-        while let Some(message) = burst.get(count) {
+        while let Some(message) = messages.get(*done) {
             match self.put(message, counters) {
                 Ok(packets) => begun += packets,
                 Err(Unsent::Never) => counters.tx_malformed += 1,
@@ -126,7 +132,7 @@ impl Sender {
                     break;
                 }
             }
-            count += 1;
+            *done += 1;
             if begun >= BATCH {
                 begun = 0;
                 result = self.flush(socket);
@@ -138,8 +144,7 @@ impl Sender {
         if result.is_ok() {
             result = self.flush(socket);
         }
-        burst.drain(..count);
-        result.map(|()| count)
+        result
     }
 
     /// Gives the kernel what was put into the ring. What it does not take now stays there.
