@@ -129,8 +129,6 @@ impl Supervisor {
     }
 
     fn dispatch(&mut self, on: On<'_>) -> Result<Reply, Reply> {
-        self.sent.clear();
-        self.taken = None;
         match on.call.number {
             libc::SYS_bind => self.bind(on),
             libc::SYS_listen => self.listen(on),

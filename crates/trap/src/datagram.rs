@@ -256,28 +256,6 @@ impl Datagram {
         let flags = libc::MSG_TRUNC | if peek { libc::MSG_PEEK } else { 0 };
         sys::receive(outer, space, flags).map(|len| (len.min(space.len()), facts))
     }
-
-    /// These were taken for a call that never heard of it: they come first again, before what lies in the pair.
-    pub(crate) fn put_back(
-        &mut self,
-        (peer, inner): (&OwnedFd, &OwnedFd),
-        outer: &OwnedFd,
-        taken: Vec<Received>,
-        space: &mut [u8],
-    ) -> io::Result<Moved> {
-        let facts = self.front.clone().unwrap_or_default();
-        let mut first = taken;
-        // Most often there is none.
-        while sys::untaken(peer) > 0
-            && let Ok(len) = sys::receive(outer, space, 0)
-        {
-            first.push((space[..len].to_vec(), facts.clone()));
-        }
-        for received in first.into_iter().rev() {
-            self.held.push_front(received);
-        }
-        self.refill(peer, inner, space)
-    }
 }
 
 #[cfg(test)]
@@ -358,27 +336,6 @@ mod tests {
         assert_eq!(sys::receive(&outer, &mut space, 0).unwrap(), 6);
         sys::send(&outer, b"written", 0).unwrap();
         assert_eq!(sys::receive(&peer, &mut space, 0).unwrap(), 7);
-    }
-
-    #[test]
-    fn what_was_taken_for_nobody_comes_first_again() {
-        let mut bed = Bed::new();
-        let senders = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
-        for (at, text) in [(0, "a"), (0, "b"), (0, "c"), (1, "d"), (0, "e")] {
-            senders[at].send_to(text.as_bytes(), bed.address).unwrap();
-        }
-        let all: Vec<_> = (0..2).map(|_| bed.take(false).unwrap()).collect();
-        let Bed { datagram, peer, outer, inner, space, .. } = &mut bed;
-        datagram.put_back((peer, inner), outer, all.clone(), space).unwrap();
-        // By `read`, and by calls that ask for the address.
-        let len = sys::receive(outer, space, 0).unwrap();
-        assert_eq!(&space[..len], b"a");
-        let rest: Vec<_> = (0..4).map(|_| bed.take(false).unwrap()).collect();
-        let texts: Vec<_> = rest.iter().map(|(bytes, _)| bytes.as_slice()).collect();
-        assert_eq!(texts, [b"b", b"c", b"d", b"e"]);
-        assert_eq!(rest[0], all[1]);
-        assert_ne!(rest[2].1, rest[3].1, "two senders");
-        assert!(bed.take(false).is_none());
     }
 
     #[test]

@@ -113,8 +113,9 @@ fn program() -> Vec<Step> {
     steps
 }
 
-/// Installs the filter for this process and all that it starts: the listener.
-pub(crate) fn install() -> io::Result<OwnedFd> {
+/// Installs the filter for this process and all that it starts: the listener, and whether signals leave calls alone that
+/// are being answered.
+pub(crate) fn install() -> io::Result<(OwnedFd, bool)> {
     sys::install_filter(&program())
 }
 

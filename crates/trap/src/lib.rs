@@ -17,7 +17,7 @@
 //! ```
 //!
 //! `filter` says which calls are trapped; `listener` takes and answers them; `target` is the program seen from
-//! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `arrivals` has connections that wait to be accepted; `passing` sees which sockets others get; `stream` and `datagram` move; `supervisor` is the loop.
+//! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `arrivals` has connections that wait to be accepted; `passing` sees which sockets others get; `signals` ends calls that wait; `stream` and `datagram` move; `supervisor` is the loop.
 //!
 //! A program that changes memory while a call is answered harms itself: what is read is copied once, checked, and
 //! used for its own sockets only.
@@ -32,6 +32,7 @@ mod datagram;
 mod filter;
 mod listener;
 mod passing;
+mod signals;
 mod socket;
 mod standin;
 mod stream;
@@ -62,7 +63,14 @@ pub fn enter(mut from_supervisor: impl Read, mut to_supervisor: impl Write) -> i
     let mut word = [0; 4];
     from_supervisor.read_exact(&mut word)?;
     sys::let_read(u32::from_le_bytes(word));
-    let listener = filter::install()?;
+    let (listener, stands) = filter::install()?;
+    if !stands {
+        eprintln!(
+            "scoutline: on Linux before 5.19 a signal may end a trapped call while it is answered: what the call sent is \
+             sent twice then, what it received is lost, or written where the program is not prepared for it. Use a newer \
+             kernel for programs that handle signals."
+        );
+    }
     to_supervisor.write_all(&listener.as_raw_fd().to_le_bytes())?;
     from_supervisor.read_exact(&mut word)?;
     Ok(())

@@ -24,11 +24,6 @@ impl Call {
     pub(crate) fn fd(&self) -> i32 {
         self.arguments[0] as i32
     }
-
-    /// The same call of the same thread, made again.
-    pub(crate) fn is_repeated_by(&self, other: &Call) -> bool {
-        Call { id: other.id, ..*self } == *other
-    }
 }
 
 /// An answer.
@@ -61,7 +56,7 @@ pub(crate) struct Flags {
 pub(crate) enum Delivery {
     /// It arrived; with the descriptor's number in the program, if it was one.
     Done(Option<i32>),
-    /// A signal has interrupted the call, or its thread is gone.
+    /// A signal has ended the call, or its thread is gone.
     Gone,
 }
 

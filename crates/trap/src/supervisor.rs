@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::calls::{Reply, message};
-use crate::datagram::{Moved, Received};
+use crate::calls::Reply;
+use crate::datagram::Moved;
 use crate::listener::{Answer, Call, Delivery, Listener};
+use crate::signals;
 use crate::socket::{Named, Socket, State};
 use crate::standin;
 use crate::stream::Progress;
@@ -24,8 +25,6 @@ const ENDED: u64 = u64::MAX - 2;
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
 const SPACE: usize = 128 << 10;
-/// Results kept for threads that a signal has interrupted.
-const MAX_UNCLAIMED: usize = 1024;
 /// How often what is full is looked at.
 const FULL_LOOKS: Duration = Duration::from_millis(10);
 /// From so many waiting calls on, those of threads that are gone are looked for.
@@ -35,25 +34,12 @@ const MANY_BLOCKED: usize = 256;
 pub(crate) struct Blocked {
     call: Call,
     socket: u64,
+    since: Instant,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
+    /// Since when a signal is there that may be for its thread.
+    suspected: Option<Instant>,
     held: Option<Held>,
-}
-
-/// A call that was done, and never heard of it.
-struct Unclaimed {
-    call: Call,
-    value: i64,
-    /// The datagrams that it has sent.
-    sent: Vec<Received>,
-}
-
-/// Datagrams that a call has taken.
-pub(crate) struct Taken {
-    /// Of which socket, and the program's end of it.
-    pub(crate) socket: u64,
-    pub(crate) outer: OwnedFd,
-    pub(crate) datagrams: Vec<Received>,
 }
 
 /// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
@@ -74,13 +60,8 @@ pub(crate) struct Supervisor {
     pub(crate) by_inode: HashMap<u64, u64>,
     by_watch: HashMap<i32, u64>,
     blocked: Vec<Blocked>,
-    /// What has been done for a call whose thread a signal took away before the answer. The kernel restarts the
-    /// call, or the program does; then it gets this and it is not done twice.
-    unclaimed: BTreeMap<u32, Unclaimed>,
-    /// What the present call has sent.
-    pub(crate) sent: Vec<Received>,
-    /// What it has taken.
-    pub(crate) taken: Option<Taken>,
+    /// When to look for signals that end them.
+    signals_at: Instant,
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
@@ -109,9 +90,7 @@ impl Supervisor {
             by_inode: HashMap::new(),
             by_watch: HashMap::new(),
             blocked: Vec::new(),
-            unclaimed: BTreeMap::new(),
-            sent: Vec::new(),
-            taken: None,
+            signals_at: Instant::now(),
             full: BTreeSet::new(),
             binding: BTreeSet::new(),
             crowd: MANY_BLOCKED,
@@ -146,6 +125,7 @@ impl Supervisor {
                 }
             }
             self.give_up_late_calls();
+            self.look_for_signals();
             for id in std::mem::take(&mut self.full) {
                 self.on_connection(id);
             }
@@ -166,7 +146,11 @@ impl Supervisor {
     fn limit_ms(&self) -> i32 {
         let deadlines = self.blocked.iter().filter_map(|blocked| blocked.deadline);
         let looks = (!self.full.is_empty()).then(|| Instant::now() + FULL_LOOKS);
-        let Some(first) = deadlines.map(|(when, _)| when).chain(looks).min() else { return -1 };
+        let signals =
+            self.blocked.iter().any(|blocked| self.is_interruptible(blocked)).then_some(self.signals_at);
+        let Some(first) = deadlines.map(|(when, _)| when).chain(looks).chain(signals).min() else {
+            return -1;
+        };
         let left = first.saturating_duration_since(Instant::now());
         // Rounded up, or the last millisecond would be spent spinning.
         i32::try_from(left.as_millis() + 1).unwrap_or(i32::MAX)
@@ -184,37 +168,62 @@ impl Supervisor {
         }
     }
 
+    /// Ends calls that wait whose threads have signals to take.
+    fn look_for_signals(&mut self) {
+        let begin = Instant::now();
+        if begin < self.signals_at {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.blocked);
+        let mut youngest = None;
+        waiting.retain_mut(|blocked| {
+            if !self.is_interruptible(blocked) {
+                return true;
+            }
+            let Blocked { call, since, deadline, suspected, .. } = blocked;
+            youngest = youngest.max(Some(*since));
+            let mut waiting = signals::Waiting { call, has_limit: deadline.is_some(), suspected };
+            let answer = signals::look(&mut waiting, begin);
+            // Whoever has the thread's number now may be somebody else.
+            !answer.is_some_and(|answer| self.listener.answer(&blocked.call, &answer) != Delivery::Gone)
+        });
+        self.blocked = waiting;
+        let now = Instant::now();
+        self.signals_at = signals::next_look(now, youngest.unwrap_or(now), now - begin);
+    }
+
+    /// Those that the kernel would not let wait are not.
+    fn is_interruptible(&self, blocked: &Blocked) -> bool {
+        match blocked.call.number {
+            libc::SYS_bind => false,
+            libc::SYS_connect => {
+                let state = self.sockets.get(&blocked.socket).map(|socket| &socket.state);
+                !matches!(state, Some(State::Datagram(_)))
+            }
+            _ => true,
+        }
+    }
+
     fn on_call(&mut self, call: Call) {
-        // What this thread waited for before was interrupted.
-        let interrupted = self.blocked.extract_if(.., |blocked| blocked.call.thread == call.thread).last();
-        if interrupted.is_some_and(|before| before.deadline.is_some() && before.call.is_repeated_by(&call)) {
-            // As on Linux a signal ends one that has a limit, which would else begin anew each time (`sock_intr_errno`).
-            self.listener.answer(&call, &Answer::error(libc::EINTR));
-            return;
-        }
-        if let Some(before) = self.unclaimed.remove(&call.thread)
-            && before.call.is_repeated_by(&call)
-            && message::is_sent_again(&call, &before.sent)
-        {
-            self.sent = before.sent;
-            self.conclude(&call, &Answer::Value(before.value));
-            return;
-        }
+        // On Linux before 5.19 a signal has ended what this thread waited for before.
+        self.blocked.retain(|blocked| blocked.call.thread != call.thread);
         let reply = self.handle(&call);
         self.reply(call, reply);
     }
 
     fn reply(&mut self, call: Call, reply: Reply) {
         match reply {
-            Reply::Now(answer) => self.conclude(&call, &answer),
+            Reply::Now(answer) => drop(self.listener.answer(&call, &answer)),
             Reply::Later { socket, limit, errno, outer } => {
                 if self.blocked.len() >= self.crowd {
                     self.drop_ended_calls();
                     self.crowd = MANY_BLOCKED.max(2 * self.blocked.len());
                 }
-                let deadline = limit.map(|limit| (Instant::now() + limit, errno));
+                let since = Instant::now();
+                let deadline = limit.map(|limit| (since + limit, errno));
                 let held = outer.and_then(|outer| self.hold(outer, call.thread));
-                self.blocked.push(Blocked { call, socket, deadline, held });
+                self.blocked.push(Blocked { call, socket, since, deadline, suspected: None, held });
+                self.signals_at = self.signals_at.min(signals::next_look(since, since, Duration::ZERO));
             }
             Reply::Give { id, outer, flags, from } => {
                 match (self.listener.answer(&call, &Answer::Descriptor(&outer, flags)), from) {
@@ -243,33 +252,6 @@ impl Supervisor {
     /// Calls that wait no more: their threads were killed, or a signal took them away.
     pub(crate) fn drop_ended_calls(&mut self) {
         self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
-    }
-
-    fn conclude(&mut self, call: &Call, answer: &Answer) {
-        let (sent, taken) = (std::mem::take(&mut self.sent), self.taken.take());
-        if self.listener.answer(call, answer) != Delivery::Gone {
-            return;
-        }
-        if let Some(taken) = taken {
-            self.put_back_datagrams(taken);
-        } else if let Answer::Value(value) = *answer
-            && (value >= 0 || value == -i64::from(libc::EINPROGRESS))
-            && self.unclaimed.len() < MAX_UNCLAIMED
-        {
-            self.unclaimed.insert(call.thread, Unclaimed { call: *call, value, sent });
-        }
-    }
-
-    /// Datagrams come first again that were taken for a call which a signal took away: whoever asks next gets them.
-    fn put_back_datagrams(&mut self, Taken { socket: id, outer, datagrams }: Taken) {
-        let Some(socket) = self.sockets.get_mut(&id) else { return };
-        if let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
-            && let Err(failed) = datagram.put_back((peer, &socket.inner), &outer, datagrams, &mut self.space)
-        {
-            socket.on_error(sys::errno(&failed));
-        }
-        self.give_error(id);
-        self.watch(id);
     }
 
     /// A new socket: its number.

@@ -17,7 +17,9 @@ pub(crate) use bare::{
 pub(crate) use closings::Closings;
 
 /// From `linux/seccomp.h`.
-const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 8;
+const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;
+/// The same, of Linux 5.19.
+const SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: c_ulong = 1 << 5;
 /// From `linux/pidfd.h` (6.9): the descriptor of a thread that is not its group's leader.
 const PIDFD_THREAD: c_uint = libc::O_EXCL as c_uint;
 
@@ -46,19 +48,28 @@ fn seccomp(steps: &[libc::sock_filter], flags: c_ulong) -> io::Result<c_int> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) } as c_int)
 }
 
-/// Installs a filter whose notifications come from the descriptor that is returned (close-on-exec). Without the
+/// Installs a filter whose notifications come from the descriptor that is returned (close-on-exec), and says whether a
+/// call that was taken there can be ended before its answer by fatal signals only (Linux 5.19), as it should. Without the
 /// privilege this process gives up gaining privileges by `exec`, as the kernel demands.
-pub(crate) fn install_filter(steps: &[libc::sock_filter]) -> io::Result<OwnedFd> {
-    let fd = match seccomp(steps, SECCOMP_FILTER_FLAG_NEW_LISTENER) {
-        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: numbers only.
-            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
-            seccomp(steps, SECCOMP_FILTER_FLAG_NEW_LISTENER)
-        }
-        other => other,
+pub(crate) fn install_filter(steps: &[libc::sock_filter]) -> io::Result<(OwnedFd, bool)> {
+    let install = |flags| {
+        let fd = match seccomp(steps, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+                // SAFETY: numbers only.
+                check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+                seccomp(steps, flags)
+            }
+            other => other,
+        };
+        // SAFETY: a fresh descriptor of ours.
+        fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
     };
-    // SAFETY: a fresh descriptor of ours.
-    fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+    match install(SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            Ok((install(SECCOMP_FILTER_FLAG_NEW_LISTENER)?, false))
+        }
+        installed => Ok((installed?, true)),
+    }
 }
 
 /// Installs a filter without notifications.

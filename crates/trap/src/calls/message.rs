@@ -8,7 +8,7 @@ use crate::calls::{On, Reply};
 use crate::datagram::{Datagram, Received};
 use crate::listener::{Answer, Call};
 use crate::socket::{Socket, State};
-use crate::supervisor::{Supervisor, Taken, time_limit};
+use crate::supervisor::{Supervisor, time_limit};
 use crate::sys::{self, Facts};
 use crate::target;
 
@@ -131,15 +131,15 @@ impl Supervisor {
             return Err(Reply::error(libc::EINVAL));
         }
         let message = datagram_of(on.call)?;
-        self.send_datagram(on, message, flags as i32).map(done)
+        self.send_datagram(on, &message, flags as i32).map(done)
     }
 
     fn send_message(&mut self, on: On<'_>, at: u64, flags: i32) -> Result<usize, Reply> {
         let message = message_at(on.call.thread, at)?;
-        self.send_datagram(on, message, flags)
+        self.send_datagram(on, &message, flags)
     }
 
-    fn send_datagram(&mut self, on: On<'_>, message: Received, flags: i32) -> Result<usize, Reply> {
+    fn send_datagram(&mut self, on: On<'_>, message: &Received, flags: i32) -> Result<usize, Reply> {
         let mut space = std::mem::take(&mut self.space);
         let sent = self.socket(on).and_then(|socket| {
             fail_if_failed(on, socket)?;
@@ -147,7 +147,7 @@ impl Supervisor {
             let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            match datagram.send((peer, inner), &message, flags, &mut space) {
+            match datagram.send((peer, inner), message, flags, &mut space) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let outer = on.end(inode)?;
                     if !on.may_wait(flags) {
@@ -160,9 +160,7 @@ impl Supervisor {
         });
         self.space = space;
         sent?;
-        let len = message.0.len();
-        self.sent.push(message);
-        Ok(len)
+        Ok(message.0.len())
     }
 
     fn receive_from(&mut self, on: On<'_>) -> Result<Reply, Reply> {
@@ -207,23 +205,15 @@ impl Supervisor {
                     let is_shut = sys::events(&outer, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
                     match wait(on, flags, (inner, libc::SO_RCVTIMEO), outer) {
                         // An end, where others would wait (`__skb_wait_for_more_packets`).
-                        Reply::Later { outer: Some(outer), .. } if is_shut => {
-                            Ok((0, Facts::default(), outer))
-                        }
+                        Reply::Later { .. } if is_shut => Ok((0, Facts::default())),
                         reply => Err(reply),
                     }
                 }
-                taken => Ok(taken.map(|(len, facts)| (len, facts, outer))?),
+                taken => Ok(taken?),
             }
         });
         self.space = space;
-        let (len, facts, outer) = taken?;
-        if flags & libc::MSG_PEEK == 0 {
-            let taken = || Taken { socket: on.id, outer, datagrams: Vec::new() };
-            let taken = self.taken.get_or_insert_with(taken);
-            taken.datagrams.push((self.space[..len].to_vec(), facts.clone()));
-        }
-        Ok((len, facts, 0))
+        taken.map(|(len, facts)| (len, facts, 0))
     }
 
     /// The next of the errors that IP_RECVERR keeps, with the datagram that it is about. The one that waits for other
@@ -366,18 +356,6 @@ fn message_at(thread: u32, at: u64) -> Result<Received, Reply> {
     Ok((bytes, Facts { address, control }))
 }
 
-/// A call would send once more what was sent by one like it. One with other bytes in the same place is another call.
-pub(crate) fn is_sent_again(call: &Call, sent: &[Received]) -> bool {
-    let at = call.arguments[1];
-    sent.iter().enumerate().all(|(index, message)| {
-        let again = match call.number {
-            libc::SYS_sendto => datagram_of(call),
-            _ => message_at(call.thread, at + index as u64 * MESSAGE_STRIDE),
-        };
-        again.is_ok_and(|again| again == *message)
-    })
-}
-
 /// The bytes of a datagram to send.
 fn gather_datagram(thread: u32, pieces: &[(u64, usize)]) -> Result<Vec<u8>, Reply> {
     let len = pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.1));
@@ -408,31 +386,12 @@ fn scatter(thread: u32, pieces: &[(u64, usize)], bytes: &[u8]) -> Result<usize, 
 
 #[cfg(test)]
 mod tests {
-    use super::{Received, cut_control, is_sent_again};
-    use crate::listener::Call;
-    use crate::sys::Facts;
+    use super::cut_control;
 
     /// Two control messages of 20 bytes, padded to 24.
     fn two() -> Vec<u8> {
         let one = [&20u64.to_le_bytes()[..], &[1; 12], &[0; 4]].concat();
         [&one[..], &one[..]].concat()
-    }
-
-    /// A call of this process's own.
-    fn sending(bytes: &[u8], address: &[u8]) -> Call {
-        let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
-        let arguments = [3, at(bytes), bytes.len() as u64, 0, at(address), address.len() as u64];
-        Call { id: 1, thread: std::process::id(), number: libc::SYS_sendto, arguments }
-    }
-
-    #[test]
-    fn a_call_is_made_again_only_with_the_same_bytes() {
-        let (mut bytes, address) = (*b"first", [2, 0, 0, 7, 10, 0, 0, 1]);
-        let sent: Received = (bytes.to_vec(), Facts { address: address.to_vec(), control: Vec::new() });
-        assert!(is_sent_again(&sending(&bytes, &address), std::slice::from_ref(&sent)));
-        bytes[4] = b'!';
-        assert!(!is_sent_again(&sending(&bytes, &address), std::slice::from_ref(&sent)));
-        assert!(is_sent_again(&sending(&bytes, &address), &[]), "one that sends nothing");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 /* Many datagrams at once: where there is no room for them, and what is done behind them. */
 #include "datagrams.h"
+#include <sys/resource.h>
 
 enum { COUNT = 100, LENGTH = 60000, RCVBUFFORCE = 33 };
 
@@ -235,4 +236,205 @@ CASE(sent_among_signals) {
     int lost = 0;
     for (int i = 0; i < MANY; i++) lost += said[i] && !came[i];
     out("said to be sent, and never came: %d", lost);
+}
+
+static void each(long us) {
+    struct itimerval often = {{0, us}, {0, us}};
+    NEED(setitimer(ITIMER_REAL, &often, NULL) == 0);
+}
+
+/* This host's own: what is sent to it comes at once. */
+static int bound(struct name *name) {
+    int fd = socket(family, SOCK_DGRAM, 0);
+    *name = name_of(own, 0);
+    NEED(bind(fd, ADDRESS(*name)) == 0);
+    *name = name_of(own, port_of(fd));
+    return fd;
+}
+
+static int all_are(const unsigned char *from, size_t len, int value) {
+    for (size_t i = 0; i < len; i++) {
+        if (from[i] != value) return 0;
+    }
+    return 1;
+}
+
+/* What a call that a signal has ended was to write into is its caller's again. */
+static void receive_among_signals(int many, int by_message) {
+    struct {
+        struct name who;
+        struct msghdr header;
+        struct iovec piece;
+        int number;
+        socklen_t len;
+    } there;
+    struct name name, from;
+    int to = bound(&name), fd = bound(&from), written = 0, lost = 0;
+    handle(SIGALRM, 0);
+    each(700);
+    for (int i = 0; i < many; i++) {
+        while (sendto(fd, &i, sizeof i, 0, ADDRESS(name)) < 0) NEED(errno == EINTR);
+        for (;;) {
+            there.len = sizeof there.who;
+            there.piece = (struct iovec){&there.number, sizeof there.number};
+            there.header = (struct msghdr){
+                .msg_name = &there.who, .msg_namelen = sizeof there.who, .msg_iov = &there.piece, .msg_iovlen = 1};
+            long n = by_message ? recvmsg(to, &there.header, 0)
+                                : recvfrom(to, &there.number, 4, 0, (struct sockaddr *)&there.who, &there.len);
+            if (n == 4) break;
+            NEED(errno == EINTR);
+            memset(&there, 0xaa, sizeof there);
+            struct timespec now, since;
+            clock_gettime(CLOCK_MONOTONIC, &since);
+            do clock_gettime(CLOCK_MONOTONIC, &now);
+            while ((now.tv_sec - since.tv_sec) * 1000000000 + now.tv_nsec - since.tv_nsec < 300000);
+            written += !all_are((void *)&there, sizeof there, 0xaa);
+        }
+        lost += there.number != i;
+    }
+    each(0);
+    out("written behind an end: %d, not the next one: %d", written, lost);
+    NEED(close(fd) == 0 && close(to) == 0);
+}
+
+CASE(memory_behind_an_interrupted_receive) {
+    receive_among_signals(1500, 0);
+    receive_among_signals(1500, 1);
+}
+
+static int asked_about = -1;
+static void on_alarm(int number) {
+    struct name who;
+    socklen_t len = sizeof who;
+    int before = errno;
+    seen += number == SIGALRM && getsockname(asked_about, (struct sockaddr *)&who, &len) == 0;
+    errno = before;
+}
+
+/* Sends this number; with a header that is elsewhere for each try. */
+static long send_number(int fd, int number, struct name *name, int by_message, int try) {
+    static struct msghdr headers[16];
+    struct iovec piece = {&number, sizeof number};
+    struct msghdr *header = &headers[try % 16];
+    if (!by_message) return sendto(fd, &number, sizeof number, 0, ADDRESS(*name));
+    *header = (struct msghdr){.msg_name = name, .msg_namelen = name_size(name), .msg_iov = &piece, .msg_iovlen = 1};
+    long n = sendmsg(fd, header, 0);
+    *header = (struct msghdr){0};
+    return n;
+}
+
+/* Whatever the handler does, and wherever what is sent again stands. */
+static void send_among_signals(int flags, int by_message) {
+    enum { MANY = 1500, AHEAD = 50 };
+    static char came[MANY];
+    struct name name, from;
+    int to = bound(&name), fd = bound(&from), doubled = 0, lost = 0, number;
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = flags};
+    NEED(sigaction(SIGALRM, &action, NULL) == 0);
+    asked_about = to;
+    memset(came, 0, sizeof came);
+    for (int i = 0; i < MANY; i += AHEAD) {
+        each(700);
+        for (int j = i, try = 0; j < i + AHEAD; try++) {
+            if (send_number(fd, j, &name, by_message, try) == 4) j++;
+            else NEED(errno == EINTR);
+        }
+        each(0);
+        number = MANY;
+        NEED(sendto(fd, &number, sizeof number, 0, ADDRESS(name)) == sizeof number);
+        while (recv(to, &number, sizeof number, 0) == sizeof number && number < MANY) came[number]++;
+    }
+    for (int i = 0; i < MANY; i++) {
+        doubled += came[i] > 1;
+        lost += came[i] == 0;
+    }
+    out("doubled %d, lost %d", doubled, lost);
+    NEED(close(fd) == 0 && close(to) == 0);
+}
+
+CASE(sent_once_among_signals) {
+    send_among_signals(SA_RESTART, 0);
+    send_among_signals(0, 0);
+    send_among_signals(SA_RESTART, 1);
+    send_among_signals(0, 1);
+}
+
+/* For the process: by another one, and by a thread of its own. */
+static void *signal_process(void *sleeper) {
+    await_sleep(*(pid_t *)sleeper);
+    kill(getpid(), SIGUSR1);
+    return NULL;
+}
+
+CASE(a_signal_for_the_process) {
+    int port, fd = pair(&port), listening = listener();
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    pid_t here = getpid(), child;
+    handle(SIGUSR1, 0);
+    for (int which = 0; which < 2; which++) {
+        if ((child = fork()) == 0) {
+            await_sleep(here);
+            kill(here, SIGUSR1);
+            _exit(0);
+        }
+        if (which == 0) T(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+        else T(accept(listening, (struct sockaddr *)&who, &len));
+        NEED(waitpid(child, NULL, 0) == child);
+    }
+    pthread_t thread;
+    NEED(pthread_create(&thread, NULL, signal_process, &here) == 0);
+    T(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+    NEED(pthread_join(thread, NULL) == 0);
+    out("handled %d", seen);
+}
+
+static void *sleep_for_ever(void *unused) {
+    for (;;) pause();
+    return unused;
+}
+
+/* Stops while it waits, and goes on; with one thread and with two. */
+CASE(stopped_while_it_receives) {
+    int port, fd = pair(&port);
+    for (int threads = 1; threads <= 2; threads++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t other;
+            struct name who = {0};
+            socklen_t len = sizeof who;
+            if (threads == 2) NEED(pthread_create(&other, NULL, sleep_for_ever, NULL) == 0);
+            _exit(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+        }
+        int status = 0;
+        await_sleep(child);
+        NEED(kill(child, SIGSTOP) == 0);
+        T(waitpid(child, &status, WUNTRACED) == child);
+        T(WIFSTOPPED(status) ? WSTOPSIG(status) : 0);
+        NEED(kill(child, SIGCONT) == 0);
+        told("abc", fd);
+        T(waitpid(child, &status, 0) == child);
+        T(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    }
+}
+
+/* The default of some signals ends the process, with a core or without. */
+CASE(ended_while_it_receives) {
+    static const int ends[] = {SIGTERM, SIGKILL, SIGQUIT};
+    int port, fd = pair(&port);
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct name who = {0};
+            socklen_t len = sizeof who;
+            struct rlimit none = {0, 0};
+            setrlimit(RLIMIT_CORE, &none);
+            _exit(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+        }
+        int status = 0;
+        await_sleep(child);
+        NEED(kill(child, ends[i]) == 0);
+        T(waitpid(child, &status, 0) == child);
+        T(WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    }
 }
