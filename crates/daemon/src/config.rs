@@ -261,6 +261,8 @@ pub struct Engine {
     pub realtime_priority: Spanned<u8>,
     /// How long to spin for more work before sleeping, at most, while that pays and nobody else wants the core; 0: not at all.
     pub spin_us: Spanned<u32>,
+    /// How long to sleep between two looks while short datagrams that are forwarded come densely, and nothing else does.
+    pub forward_pause_us: Spanned<u32>,
     /// Receive buffer of a socket: connections begin with less, and have that when they need it.
     pub receive_buffer: Spanned<Size>,
     /// The same of its send buffer.
@@ -301,6 +303,7 @@ impl Default for Engine {
             realtime: Realtime::Auto,
             realtime_priority: values::unplaced(50),
             spin_us: values::unplaced(200),
+            forward_pause_us: values::unplaced(50),
             receive_buffer: values::unplaced(Size(256 << 10)),
             send_buffer: values::unplaced(Size(256 << 10)),
             receive_buffer_max: values::unplaced(Size(4 << 20)),

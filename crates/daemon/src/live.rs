@@ -43,7 +43,7 @@ struct Setting {
 /// `extend=off` is what people want to say in a hurry.
 const SHORT: (&str, &str) = ("extend", "extension.enabled");
 
-const SETTINGS: [Setting; 15] = [
+const SETTINGS: [Setting; 16] = [
     Setting {
         section: "device",
         key: "rate",
@@ -78,6 +78,15 @@ const SETTINGS: [Setting; 15] = [
         range: "0 to 10000",
         about: "how long to spin for more work before sleeping, at most",
         value: |config, _| json!(config.engine.spin_us.get_ref()),
+    },
+    Setting {
+        section: "engine",
+        key: "forward_pause_us",
+        form: Form::Number,
+        unit: "us",
+        range: "0 to 1000",
+        about: "how long to sleep between two looks while forwarded datagrams come densely",
+        value: |config, _| json!(config.engine.forward_pause_us.get_ref()),
     },
     Setting {
         section: "engine",

@@ -57,6 +57,7 @@ use crate::clock;
 use crate::command::RegionId;
 use crate::extend::{Extension, TakenBack};
 use crate::flood::{Detector, Unwanted};
+use crate::moderation::Moderation;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
 use crate::routing::Routing;
@@ -77,6 +78,8 @@ use transmit::{TransmitSide, attach_stream};
 
 /// Messages taken from a device at a time: bounds how long a burst keeps a more important path waiting.
 const PULL_BURST: usize = 64;
+/// Packets that are passed on and are no longer than this may be put together.
+const SHORT: u64 = 512;
 /// So often at most interfaces are asked what they wait for: answers of neighbours, and what else takes a second.
 const NEIGHBOUR_LOOK: Duration = Duration::from_millis(1);
 
@@ -187,6 +190,8 @@ pub struct Core {
     /// Threads raised with their paths.
     pub(crate) extension: Rc<Extension>,
     pub(crate) counters: Counters,
+    /// Whether to sleep between two looks.
+    pub(crate) moderation: Moderation,
     /// Drops of packets that belong to no path.
     pub(crate) unowned: Account,
 
@@ -219,7 +224,7 @@ pub struct Core {
 impl Core {
     /// Looks for input on every device and sorts it onto paths. Says whether there was any.
     pub(crate) fn pull(&mut self, now: Time) -> bool {
-        let mut any = false;
+        let (mut any, mut more) = (false, false);
         for net in 0..self.nets.len() {
             self.relieve(net, now);
             if !self.nets[net].device.has_input() {
@@ -232,6 +237,7 @@ impl Core {
             }
             if !burst.is_empty() {
                 any = true;
+                more |= burst.len() >= PULL_BURST / 2;
                 self.counters.pulls += 1;
                 self.counters.packets += burst.len() as u64;
                 self.prefetch(net, &burst);
@@ -242,6 +248,7 @@ impl Core {
             }
             self.incoming = burst;
         }
+        self.moderation.on_look(more);
         any
     }
 
@@ -560,7 +567,14 @@ impl Core {
         // What came goes first: it may well be what the timer waits for, where the engine was away for a while or the path
         // was suspended.
         if !path.queue().is_empty() {
+            let (waited, bytes) = (path.queue().len(), path.queue().bytes());
             kicked |= note(path.run_inward(&mut self.runner, grant));
+            let (taken, bytes) = (waited - path.queue().len(), bytes - path.queue().bytes());
+            if to.is_some() && !urgent && bytes <= SHORT * taken as u64 {
+                self.moderation.on_passed(taken);
+            } else {
+                self.moderation.on_other();
+            }
         }
         if expired {
             let grant = grant.after(&self.runner.out);
@@ -621,10 +635,15 @@ impl Core {
 
     /// True when something could be done now.
     pub(crate) fn has_input(&self) -> bool {
-        self.nets.iter().any(|net| net.device.has_input())
-            || self.programs.values().any(|program| program.has_called())
+        self.nets.iter().any(|net| net.device.has_input()) || self.is_called()
+    }
+
+    /// True when something could be done now that no device has brought from outside.
+    pub(crate) fn is_called(&self) -> bool {
+        self.programs.values().any(|program| program.has_called())
             || self.has_strays()
             || self.several.is_given()
+            || self.has_own_input()
     }
 
     /// True when programs of this machine have sent each other what nobody has taken yet.

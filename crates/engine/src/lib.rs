@@ -20,6 +20,7 @@ mod file;
 mod flood;
 mod link_use;
 mod linux;
+mod moderation;
 mod policy;
 mod program;
 mod routing;

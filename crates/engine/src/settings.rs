@@ -45,6 +45,8 @@ pub struct EngineSettings {
     pub realtime_required: bool,
     /// How long to spin for more work before sleeping, at most.
     pub spin: Duration,
+    /// How long to sleep between two looks while short packets that are passed on come densely, and nothing else does.
+    pub forward_pause: Duration,
     /// Bytes of a socket's receive ring (a power of two): of a datagram socket, and of a connection whose program is
     /// busy otherwise now and then.
     pub receive_buffer: u32,
@@ -107,6 +109,7 @@ impl Default for EngineSettings {
             realtime_priority: None,
             realtime_required: false,
             spin: Duration::from_micros(200),
+            forward_pause: Duration::from_micros(50),
             receive_buffer: 256 << 10,
             send_buffer: 256 << 10,
             receive_buffer_max: 4 << 20,
@@ -147,6 +150,7 @@ impl EngineSettings {
     pub fn live(&self) -> LiveSettings {
         LiveSettings {
             spin: self.spin,
+            forward_pause: self.forward_pause,
             queue_packets: self.queue_packets,
             shares: self.shares,
             linux: self.linux,
@@ -164,6 +168,8 @@ impl EngineSettings {
 pub struct LiveSettings {
     /// How long to spin for more work.
     pub spin: Duration,
+    /// How long to sleep between two looks while forwarded datagrams come densely.
+    pub forward_pause: Duration,
     /// Packets that may wait in a path's input queue.
     pub queue_packets: u32,
     /// How the CPU is divided among the policies.

@@ -152,7 +152,12 @@ impl Loop {
     /// Runs until told to stop.
     pub(crate) fn run(&mut self) {
         while !self.stopping {
-            let now = clock::now();
+            let mut now = clock::now();
+            if self.core.schedule.is_idle()
+                && let Some(pause) = self.core.moderation.pause(now)
+            {
+                now = self.pause(pause, now);
+            }
             self.hear(now);
             if self.stopping {
                 break; // or it would sleep first, and nothing need ever come
@@ -497,6 +502,29 @@ impl Loop {
         (self.busy_since, self.spinning) = (woke, false);
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;
+    }
+
+    /// Sleeps for so long whatever devices bring, unless somebody rings.
+    fn pause(&mut self, pause: Duration, now: Time) -> Time {
+        self.core.flush_all(now);
+        let limit = self.core.next_paced(now).map_or(pause, |due| due.since(now).min(pause));
+        if self.core.has_output() || limit < pause / 2 {
+            return now;
+        }
+        self.core.publish(engine_state::SLEEPING);
+        fence(Ordering::SeqCst);
+        let rung = !self.core.is_called() && self.alarm.sleep_on(self.bells.fd(), now, limit);
+        self.core.publish(engine_state::POLLING);
+        if rung {
+            self.core_idle &= !self.bells.silence();
+            self.core.silence_bells();
+        }
+        let woke = clock::now();
+        self.times.sleep_ns += woke.since(now).as_nanos() as u64;
+        self.times.sleeps += 1;
+        (self.busy_since, self.last_work, self.spinning) = (woke, woke, false);
+        self.begin_books();
+        woke
     }
 
     /// Takes what was commanded, and looks again at what found no path before that.

@@ -410,6 +410,7 @@ fn check_engine(config: &Config) -> Checked {
     let engine = &config.engine;
     within("realtime_priority", &engine.realtime_priority, 1..=99)?;
     within("spin_us", &engine.spin_us, 0..=10_000)?;
+    within("forward_pause_us", &engine.forward_pause_us, 0..=1_000)?;
     for (name, size) in [
         ("receive_buffer", &engine.receive_buffer),
         ("send_buffer", &engine.send_buffer),

@@ -45,6 +45,7 @@ impl Config {
             realtime_priority: realtime.then(|| *engine.realtime_priority.get_ref()),
             realtime_required: engine.realtime == Realtime::On,
             spin: microseconds(*engine.spin_us.get_ref()),
+            forward_pause: microseconds(*engine.forward_pause_us.get_ref()),
             receive_buffer: engine.receive_buffer.get_ref().0 as u32,
             send_buffer: engine.send_buffer.get_ref().0 as u32,
             receive_buffer_max: engine.receive_buffer_max.get_ref().0 as u32,

@@ -136,6 +136,10 @@ fn each_wrong_value_is_one_line_with_the_remedy() {
         ),
         ("[engine]\nsend_buffer = \"lots\"", "`lots` is no size; write it like"),
         ("[engine]\nspin_us = 20000", "s.toml:5: spin_us = 20000 is out of range; it must be 0 to 10000"),
+        (
+            "[engine]\nforward_pause_us = 1001",
+            "s.toml:5: forward_pause_us = 1001 is out of range; it must be 0 to 1000",
+        ),
         ("[engine]\ncpu = -1", "s.toml:5: cpu = -1 is wrong; it must be the number of a core such as 0"),
         ("[[class]]\nname = \"a\"\nsource = []", "s.toml:6: source: `[]` holds for everything; say what"),
         ("[[permission]]\nuser = []\npriority = 1", "s.toml:5: user: `[]` holds for everything; say what"),

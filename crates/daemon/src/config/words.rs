@@ -25,7 +25,7 @@ const LONGEST_SHOWN: usize = 40;
 
 /// Numbers, and what each may be: as `check` has it, so that what has no place in a small integer (-1, say) is told
 /// the same as what has.
-const NUMBERS: [(&str, u32, u32); 44] = [
+const NUMBERS: [(&str, u32, u32); 45] = [
     ("device.vlan", 1, 4094),
     ("device.vlan_priority", 0, 7),
     ("device.mtu", 576, 65_535),
@@ -38,6 +38,7 @@ const NUMBERS: [(&str, u32, u32); 44] = [
     ("route.initrwnd", 1, 65_535),
     ("engine.realtime_priority", 1, 99),
     ("engine.spin_us", 0, 10_000),
+    ("engine.forward_pause_us", 0, 1_000),
     ("engine.max_paths", 16, 4_000_000),
     ("engine.time_wait_s", 0, 600),
     ("engine.queue_packets", 1, 65_536),

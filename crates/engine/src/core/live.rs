@@ -14,6 +14,8 @@ impl Core {
     pub(super) fn set_live(&mut self, live: &LiveSettings, done: Sender<Answer>) {
         self.set_shares(live);
         self.settings.spin = live.spin;
+        self.settings.forward_pause = live.forward_pause;
+        self.moderation.set_pause(live.forward_pause);
         for (net, &(rate, preemption)) in live.links.iter().enumerate().take(self.nets.len()) {
             let device = &mut self.settings.devices[net];
             if (device.rate, device.preemption) != (rate, preemption) {

@@ -33,6 +33,7 @@ use crate::clock;
 use crate::command::Command;
 use crate::extend::{Duty, Extension, TakenBack, Threads};
 use crate::flood::{Detector, Unwanted};
+use crate::moderation::Moderation;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::{OfEngine, Program};
 use crate::routing::Routing;
@@ -169,6 +170,7 @@ impl Core {
             turns: Rc::default(),
             extension: Rc::new(Extension::new(Threads::new(None, None), 0)),
             counters: Counters::default(),
+            moderation: Moderation::new(settings.forward_pause),
             unowned: Account::default(),
 
             started: now,
