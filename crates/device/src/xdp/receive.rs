@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
-use scoutline_ring::{Block, Pool};
+use scoutline_ring::{Block, Pool, prefetch};
 
 use crate::partner::DeviceCounters;
 use crate::software;
@@ -25,6 +25,8 @@ const LARGE_LEN: u32 = 65_664;
 const LARGE_LIMIT: u32 = 512;
 /// Chunks that one packet can be in: MAX_SKB_FRAGS and its linear part.
 const MAX_PARTS: u32 = 18;
+/// So many packets ahead memory is asked for the headers.
+const AHEAD: u32 = 8;
 /// Ethernet header and a tag.
 const LINK_LEN: u32 = 18;
 
@@ -153,6 +155,10 @@ impl Receiver {
     fn next(&mut self, from: (usize, bool)) -> Option<Result<Taken, Unusable>> {
         let ring = ring(&mut self.queues, from);
         let first = ring.peek(0)?;
+        // Another core has written it: to wait for its headers costs more than all else that is done here.
+        if let Some(head) = ring.known(AHEAD).and_then(|later| self.umem.received(&later)?.first()) {
+            prefetch(head);
+        }
         if first.options & libc::XDP_PKT_CONTD != 0 {
             return self.put_together(from);
         }

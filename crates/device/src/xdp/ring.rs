@@ -157,6 +157,14 @@ impl<T: Copy> Consumer<T> {
         Some(unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read() })
     }
 
+    /// The same among those that were there when [`Consumer::peek`] has looked.
+    #[inline]
+    pub(super) fn known(&self, ahead: u32) -> Option<T> {
+        // SAFETY: as there.
+        (self.put.wrapping_sub(self.next) > ahead)
+            .then(|| unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read() })
+    }
+
     /// So many from the front were taken. The kernel does not see it yet.
     #[inline]
     pub(super) fn take(&mut self, count: u32) {
