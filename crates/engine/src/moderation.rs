@@ -1,7 +1,7 @@
 //! Moderation of looks, as network cards moderate their interrupts: where nothing comes but short packets that are passed on,
 //! and they come densely, the engine sleeps for a moment between two looks. They are put together then
 //! (`proto/forward/merge.rs`), and what a look, a run, a system call and the receiver's interrupt cost is shared by more
-//! of them: forwarding by `packet` takes a third of a core instead of all of it, and passes on more.
+//! of them: forwarding by `packet` takes six tenths of a core instead of all of it, and passes on more.
 //!
 //! Whatever else the engine does shows that somebody may wait for it, and ends it at once. Programs and important packets
 //! ring, and end a sleep.
