@@ -249,7 +249,7 @@ fn datagram(link: [u8; 6], port: u16) -> Message {
     datagram_to(link, [10, 0, 0, 1], port)
 }
 
-fn datagram_to(link: [u8; 6], to: [u8; 4], port: u16) -> Message {
+pub(super) fn datagram_to(link: [u8; 6], to: [u8; 4], port: u16) -> Message {
     let mut bytes = link.to_vec();
     bytes.extend([2, 0, 0, 0, 0, 9, 8, 0]);
     let mut header = [0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 9, to[0], to[1], to[2], to[3]];

@@ -9,6 +9,7 @@ use scoutline_proto::ip6::Host6Config;
 use scoutline_sched::Level;
 use scoutline_sched::transmit::BitRate;
 
+use super::floods::datagram_to;
 use super::*;
 use crate::settings::{ClassSettings, Forward};
 
@@ -198,6 +199,37 @@ fn streams_pass_both_ways() {
 #[test]
 fn super_segments_stay_whole() {
     transfer(WireConfig { whole: true, ..WireConfig::default() }, 2_000_000);
+}
+
+/// A dense while of short packets gives the engine a rest, unless there is anything else.
+#[test]
+fn dense_short_packets_are_looked_for_now_and_then() {
+    const WHILE: Duration = Duration::from_micros(50);
+    let mut chain = Chain::new(51, WireConfig::default(), |_| {});
+    let (client, server) = chain.established(80);
+    let link = chain.router.nets[0].device.facts().link_address;
+    let bring = |chain: &mut Chain, count: usize| {
+        for _ in 0..count {
+            chain.router.classify(0, datagram_to(link, [10, 1, 0, 2], 53), chain.now);
+        }
+        settle(&mut chain.router, chain.now);
+    };
+    let rests = |chain: &mut Chain| {
+        chain.now += WHILE;
+        chain.router.moderation.pause(chain.now).is_some()
+    };
+    rests(&mut chain);
+    bring(&mut chain, 20);
+    assert!(rests(&mut chain));
+    bring(&mut chain, 7);
+    assert!(!rests(&mut chain), "few");
+    bring(&mut chain, 200);
+    assert_eq!(chain.client.write(client, &[7; 1000]), 1000);
+    chain.run(WHILE * 2, |_| {});
+    assert_eq!(chain.server.read(server, usize::MAX).len(), 1000);
+    assert!(!rests(&mut chain), "a long one among them");
+    bring(&mut chain, 20);
+    assert!(rests(&mut chain));
 }
 
 /// IPv6 goes by the same paths.
