@@ -9,43 +9,37 @@
 //!   pending for                 answer
 //!   this thread                 ERESTARTSYS: the kernel has the handler run, and the call made again or ended by EINTR
 //!   the same, and a limit       EINTR (`sock_intr_errno`)
-//!   some thread of several      EINTR, when it has not been taken for a while: it may be for this one
+//!   some thread of several      EINTR for one of them, when nobody has taken it for a while: it may be this one's
 //! ```
-//! ERESTARTSYS is for a thread that will see to a signal before it is in its program again; another one's program would
-//! be told that number.
+//! ERESTARTSYS is for a thread that is sure to see to a signal before it is in its program again; another one's program
+//! would be told that number.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::listener::{Answer, Call};
+use crate::listener::Call;
 
 /// How soon and how seldom is looked.
-const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(25)];
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 /// After a time that is so small a part of what a call has waited.
 const PART: u32 = 16;
-/// The rest between looks is so many times what one takes.
-const REST: u32 = 20;
+/// More calls than this that wait are looked at more seldom: each look costs some 10 µs.
+const MANY: u32 = 40;
 /// For how long a signal for any of several threads is left to the others.
 const LEFT_ALONE: Duration = Duration::from_millis(5);
 
 /// `linux/errno.h`: never seen by programs.
-const ERESTARTSYS: i32 = 512;
+pub(crate) const ERESTARTSYS: i32 = 512;
 
-/// Signals that stop a process, in the masks of `/proc`. They are for its first thread, if that is ready for them
-/// (`complete_signal`); there is no handler that could be told EINTR.
-const STOPS: u64 = {
-    const fn bit(signal: i32) -> u64 {
-        1 << (signal - 1)
-    }
-    bit(libc::SIGSTOP) | bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU)
-};
-
-/// A call that may be ended.
-pub(crate) struct Waiting<'a> {
-    pub(crate) call: &'a Call,
-    /// It gives up some time.
-    pub(crate) has_limit: bool,
-    /// Since when a signal is there that may be for its thread.
-    pub(crate) suspected: &'a mut Option<Instant>,
+/// What is known of the signals for a thread that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    since: Instant,
+    next: Instant,
+    /// Since when one is there that may be for it.
+    suspected: Option<Instant>,
+    /// Of the thread, once it is known.
+    process: u32,
 }
 
 /// For whom signals wait.
@@ -57,109 +51,166 @@ enum Pending {
     This,
 }
 
-/// When to look next, if the youngest of the calls has begun to wait then, and a look takes so long.
-pub(crate) fn next_look(now: Instant, youngest: Instant, look: Duration) -> Instant {
-    let [soon, seldom] = LOOKS;
-    now + (now.saturating_duration_since(youngest) / PART).clamp(soon, seldom).max(look * REST)
+/// What is to become of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Waits,
+    /// Its thread has a signal to see to.
+    Ends,
+    /// It, or one of another thread of this process.
+    MayEnd(u32),
 }
 
-/// How the call is to be ended, if it is.
-pub(crate) fn look(waiting: &mut Waiting<'_>, now: Instant) -> Option<Answer<'static>> {
-    let thread = waiting.call.thread;
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let interrupted = Some(Answer::error(libc::EINTR));
-    match pending(&status, |process| is_another_stopped(process, thread)) {
-        Pending::Nobody => {
-            *waiting.suspected = None;
-            None
+impl Watch {
+    /// A call begins to wait.
+    pub(crate) fn new(now: Instant) -> Watch {
+        Watch { since: now, next: now + LOOKS[0], suspected: None, process: 0 }
+    }
+
+    /// When to look.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Looks, when it is time to; so many calls wait.
+    pub(crate) fn look(&mut self, call: &Call, waiting: usize, stops: &mut Stops, now: Instant) -> Verdict {
+        if now < self.next {
+            return Verdict::Waits;
         }
-        Pending::Any if now.saturating_duration_since(*waiting.suspected.get_or_insert(now)) < LEFT_ALONE => {
-            None
+        self.next = now + interval(now.saturating_duration_since(self.since), waiting);
+        let thread = call.thread;
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
+            return Verdict::Waits;
+        };
+        self.process = number(&status, "Tgid:").unwrap_or(0);
+        let process = self.process;
+        match pending(&status, || stops.is_another_stopped(process, thread, now)) {
+            Pending::This => return Verdict::Ends,
+            Pending::Nobody => self.suspected = None,
+            Pending::Any => {
+                let suspected = *self.suspected.get_or_insert(now);
+                if now.saturating_duration_since(suspected) >= LEFT_ALONE {
+                    return Verdict::MayEnd(process);
+                }
+                self.next = self.next.min(now + LEFT_ALONE);
+            }
         }
-        Pending::Any => interrupted,
-        Pending::This if waiting.has_limit => interrupted,
-        Pending::This => Some(Answer::error(ERESTARTSYS)),
+        Verdict::Waits
+    }
+
+    /// A call of this process has been ended for a signal that may have been for any of its threads.
+    pub(crate) fn on_ended(&mut self, process: u32) {
+        if self.process == process {
+            self.suspected = None;
+        }
     }
 }
 
-/// `status` is a thread's (`proc_pid_status(5)`). Where the process stops, all its threads are to.
-fn pending(status: &str, is_another_stopped: impl FnOnce(u32) -> bool) -> Pending {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let mask = |name| field(name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
-    let number = |name| field(name).and_then(|text| text.parse::<u32>().ok());
+/// Until the next look at a call that has waited so long, among so many.
+fn interval(waited: Duration, waiting: usize) -> Duration {
+    let [soon, seldom] = LOOKS;
+    let many = u32::try_from(waiting).unwrap_or(u32::MAX) / MANY;
+    (waited / PART).clamp(soon, seldom * many.max(1))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+fn number(status: &str, name: &str) -> Option<u32> {
+    field(status, name)?.parse().ok()
+}
+
+/// Signals that nobody notices who does not handle them, in the masks of `/proc`.
+const UNNOTICED: u64 = {
+    const fn bit(signal: i32) -> u64 {
+        1 << (signal - 1)
+    }
+    bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT)
+};
+
+/// `status` is a thread's (`proc_pid_status(5)`). Where one thread of a process is stopped, all are to stop.
+fn pending(status: &str, is_another_stopped: impl FnOnce() -> bool) -> Pending {
+    let mask = |name| field(status, name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
     let open = !mask("SigBlk:");
-    let is_alone = number("Threads:") == Some(1);
-    let is_first = number("Tgid:") == number("Pid:");
+    let is_alone = number(status, "Threads:") == Some(1);
     let shared = mask("ShdPnd:") & open;
-    if mask("SigPnd:") & open != 0 || is_alone && shared != 0 || is_first && shared & STOPS != 0 {
+    if mask("SigPnd:") & open != 0 || is_alone && shared != 0 || !is_alone && is_another_stopped() {
         Pending::This
-    } else if shared != 0 {
+    } else if shared & (mask("SigCgt:") | !UNNOTICED) != 0 {
         Pending::Any
-    } else if !is_alone && number("Tgid:").is_some_and(is_another_stopped) {
-        Pending::This
     } else {
         Pending::Nobody
     }
 }
 
-/// Whether a thread of a process beside this one has been stopped by a signal.
-fn is_another_stopped(process: u32, thread: u32) -> bool {
-    let is_stopped = |thread: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
-    };
-    if thread != process {
-        return is_stopped(process);
+/// Which processes are being stopped.
+#[derive(Debug, Default)]
+pub(crate) struct Stops {
+    /// None of their threads was, when they were looked at last; and when to look again.
+    none: HashMap<u32, Instant>,
+}
+
+impl Stops {
+    /// Whether a thread of a process beside this one has been stopped by a signal, as far as was looked lately.
+    fn is_another_stopped(&mut self, process: u32, thread: u32, now: Instant) -> bool {
+        if self.none.get(&process).is_some_and(|&next| now < next) {
+            return false;
+        }
+        self.none.retain(|_, next| now < *next);
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let mut count = 0;
+        for id in threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+            count += 1;
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            let state = stat.rsplit_once(')').map_or("", |(_, rest)| rest.trim_start());
+            if id != thread && state.starts_with('T') {
+                return true;
+            }
+        }
+        self.none.insert(process, now + LOOKS[1] + LOOKS[0] * count);
+        false
     }
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let other =
-        threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|&id: &u32| id != thread);
-    other.is_some_and(is_stopped)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(threads: u32, [own, shared, blocked]: [u64; 3]) -> String {
+    const CHILD: u64 = 1 << (libc::SIGCHLD - 1);
+
+    fn status(threads: u32, [own, shared, blocked, caught]: [u64; 4]) -> String {
         format!(
-            "Name:\tx\nTgid:\t7\nPid:\t7\nThreads:\t{threads}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n\
-             SigBlk:\t{blocked:016x}\nSigIgn:\t0\n"
+            "Name:\tx\nTgid:\t7\nPid:\t7\nThreads:\t{threads}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\n\
+             ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t0\nSigCgt:\t{caught:016x}\n"
         )
     }
 
     #[test]
     fn what_is_blocked_waits() {
-        let of = |masks| pending(&status(1, masks), |_| unreachable!("it is alone"));
-        assert_eq!(of([0, 0, 0]), Pending::Nobody);
-        assert_eq!(of([4, 6, 6]), Pending::Nobody);
-        assert_eq!(of([4, 0, 2]), Pending::This);
-        assert_eq!(of([0, 4, 2]), Pending::This);
-        assert_eq!(pending("", |_| true), Pending::Nobody, "the thread is gone");
+        let of = |masks| pending(&status(1, masks), || unreachable!("it is alone"));
+        assert_eq!(of([0; 4]), Pending::Nobody);
+        assert_eq!(of([4, 6, 6, 0]), Pending::Nobody);
+        assert_eq!(of([4, 0, 2, 0]), Pending::This);
+        assert_eq!(of([0, 4, 2, 0]), Pending::This);
+        assert_eq!(pending("", || false), Pending::Nobody, "the thread is gone");
     }
 
     #[test]
     fn of_several_threads_any_may_take_it() {
-        assert_eq!(pending(&status(2, [0, 4, 2]), |_| false), Pending::Any);
-        assert_eq!(pending(&status(2, [4, 4, 2]), |_| false), Pending::This);
-        assert_eq!(pending(&status(2, [0, 0, 0]), |_| false), Pending::Nobody);
-        assert_eq!(
-            pending(&status(2, [0, 1 << 18, 0]), |_| false),
-            Pending::This,
-            "SIGSTOP is for the first one"
-        );
-        let second = status(2, [0, 1 << 18, 0]).replace("Pid:\t7", "Pid:\t8");
-        assert_eq!(pending(&second, |_| false), Pending::Any);
-        assert_eq!(pending(&status(2, [0, 0, 0]), |process| process == 7), Pending::This, "all are stopped");
+        let of = |masks, stopped| pending(&status(2, masks), || stopped);
+        assert_eq!(of([0, 4, 2, 0], false), Pending::Any);
+        assert_eq!(of([4, 4, 2, 0], false), Pending::This);
+        assert_eq!(of([0, 0, 0, 0], false), Pending::Nobody);
+        assert_eq!(of([0, 4, 0, 0], true), Pending::This, "all are to stop");
+        assert_eq!(of([0, CHILD, 0, 0], false), Pending::Nobody, "and nobody would notice");
+        assert_eq!(of([0, CHILD, 0, CHILD], false), Pending::Any);
     }
 
     #[test]
     fn looks_are_soon_and_then_seldom_and_cost_little() {
-        let begin = Instant::now();
-        let after = |waited: u64, look: u64| {
-            let now = begin + Duration::from_millis(waited);
-            (next_look(now, begin, Duration::from_millis(look)) - now).as_millis()
-        };
-        assert_eq!([after(0, 0), after(160, 0), after(10_000, 0), after(0, 9)], [1, 10, 25, 180]);
+        let after = |waited, waiting| interval(Duration::from_millis(waited), waiting).as_millis();
+        assert_eq!([after(0, 1), after(160, 1), after(10_000, 1), after(10_000, 200)], [1, 10, 50, 250]);
+        assert_eq!(after(0, 200), 1, "however many wait beside it");
     }
 }

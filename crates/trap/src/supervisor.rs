@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Moved;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::signals;
+use crate::signals::{self, Stops, Verdict, Watch};
 use crate::socket::{Named, Socket, State};
 use crate::standin;
 use crate::stream::Progress;
@@ -34,11 +34,9 @@ const MANY_BLOCKED: usize = 256;
 pub(crate) struct Blocked {
     call: Call,
     socket: u64,
-    since: Instant,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
-    /// Since when a signal is there that may be for its thread.
-    suspected: Option<Instant>,
+    signals: Watch,
     held: Option<Held>,
 }
 
@@ -60,8 +58,7 @@ pub(crate) struct Supervisor {
     pub(crate) by_inode: HashMap<u64, u64>,
     by_watch: HashMap<i32, u64>,
     blocked: Vec<Blocked>,
-    /// When to look for signals that end them.
-    signals_at: Instant,
+    stops: Stops,
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
@@ -90,7 +87,7 @@ impl Supervisor {
             by_inode: HashMap::new(),
             by_watch: HashMap::new(),
             blocked: Vec::new(),
-            signals_at: Instant::now(),
+            stops: Stops::default(),
             full: BTreeSet::new(),
             binding: BTreeSet::new(),
             crowd: MANY_BLOCKED,
@@ -119,6 +116,8 @@ impl Supervisor {
                     self.on_ready(token);
                 } else if what & libc::EPOLLIN as u32 == 0 {
                     program_gone = true;
+                    // Who reads what the program says has heard all of it.
+                    sys::leave_output();
                     self.poll.remove(self.listener.descriptor());
                     // Nobody waits any more; and what a call holds would never be closed.
                     self.blocked.clear();
@@ -146,8 +145,8 @@ impl Supervisor {
     fn limit_ms(&self) -> i32 {
         let deadlines = self.blocked.iter().filter_map(|blocked| blocked.deadline);
         let looks = (!self.full.is_empty()).then(|| Instant::now() + FULL_LOOKS);
-        let signals =
-            self.blocked.iter().any(|blocked| self.is_interruptible(blocked)).then_some(self.signals_at);
+        let interruptible = self.blocked.iter().filter(|blocked| self.is_interruptible(blocked));
+        let signals = interruptible.map(|blocked| blocked.signals.next());
         let Some(first) = deadlines.map(|(when, _)| when).chain(looks).chain(signals).min() else {
             return -1;
         };
@@ -170,26 +169,41 @@ impl Supervisor {
 
     /// Ends calls that wait whose threads have signals to take.
     fn look_for_signals(&mut self) {
-        let begin = Instant::now();
-        if begin < self.signals_at {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.blocked);
-        let mut youngest = None;
+        let now = Instant::now();
+        let (mut waiting, mut stops) = (std::mem::take(&mut self.blocked), std::mem::take(&mut self.stops));
+        let count = waiting.len();
+        // Of each process one that may have to take what is for any of its threads.
+        let mut chosen = BTreeMap::<u32, u32>::new();
         waiting.retain_mut(|blocked| {
             if !self.is_interruptible(blocked) {
                 return true;
             }
-            let Blocked { call, since, deadline, suspected, .. } = blocked;
-            youngest = youngest.max(Some(*since));
-            let mut waiting = signals::Waiting { call, has_limit: deadline.is_some(), suspected };
-            let answer = signals::look(&mut waiting, begin);
-            // Whoever has the thread's number now may be somebody else.
-            !answer.is_some_and(|answer| self.listener.answer(&blocked.call, &answer) != Delivery::Gone)
+            match blocked.signals.look(&blocked.call, count, &mut stops, now) {
+                Verdict::Waits => true,
+                // Whoever has the thread's number now may be somebody else, and the call has gone then.
+                Verdict::Ends => {
+                    let restarts = blocked.deadline.is_none();
+                    let errno = if restarts { signals::ERESTARTSYS } else { libc::EINTR };
+                    self.listener.answer(&blocked.call, &Answer::error(errno));
+                    false
+                }
+                Verdict::MayEnd(process) => {
+                    // The kernel asks the first one first.
+                    let first = chosen.entry(process).or_insert(blocked.call.thread);
+                    *first = blocked.call.thread.min(*first);
+                    true
+                }
+            }
         });
-        self.blocked = waiting;
-        let now = Instant::now();
-        self.signals_at = signals::next_look(now, youngest.unwrap_or(now), now - begin);
+        for (process, thread) in chosen {
+            for blocked in waiting.extract_if(.., |blocked| blocked.call.thread == thread) {
+                self.listener.answer(&blocked.call, &Answer::error(libc::EINTR));
+            }
+            for blocked in &mut waiting {
+                blocked.signals.on_ended(process);
+            }
+        }
+        (self.blocked, self.stops) = (waiting, stops);
     }
 
     /// Those that the kernel would not let wait are not.
@@ -222,8 +236,7 @@ impl Supervisor {
                 let since = Instant::now();
                 let deadline = limit.map(|limit| (since + limit, errno));
                 let held = outer.and_then(|outer| self.hold(outer, call.thread));
-                self.blocked.push(Blocked { call, socket, since, deadline, suspected: None, held });
-                self.signals_at = self.signals_at.min(signals::next_look(since, since, Duration::ZERO));
+                self.blocked.push(Blocked { call, socket, deadline, signals: Watch::new(since), held });
             }
             Reply::Give { id, outer, flags, from } => {
                 match (self.listener.answer(&call, &Answer::Descriptor(&outer, flags)), from) {
