@@ -569,7 +569,8 @@ impl Core {
         if !path.queue().is_empty() {
             let (waited, bytes) = (path.queue().len(), path.queue().bytes());
             kicked |= note(path.run_inward(&mut self.runner, grant));
-            let (taken, bytes) = (waited - path.queue().len(), bytes - path.queue().bytes());
+            let (left, bytes_left) = (path.queue().len(), path.queue().bytes());
+            let (taken, bytes) = (waited.saturating_sub(left), bytes.saturating_sub(bytes_left));
             if to.is_some() && !urgent && bytes <= SHORT * taken as u64 {
                 self.moderation.on_passed(taken);
             } else {
