@@ -78,6 +78,7 @@ impl Supervisor {
         if waiting.len() >= *backlog && is_shared {
             self.forget_taken(id);
         }
+        self.fetch(id);
         let Some(State::Listening { name, waiting, backlog }) = self.state(id) else { return Ok(false) };
         if waiting.len() >= *backlog {
             if is_shared {
@@ -334,6 +335,7 @@ impl Supervisor {
 
     /// A connection that a call was to have, and that the program has not got, waits again.
     pub(crate) fn put_back(&mut self, listener: u64, connection: Connection, theirs: OwnedFd) {
+        self.fetch(listener);
         if let Some(State::Listening { name, waiting, .. }) = self.state(listener)
             && let Ok((_, end)) = standin::knock(name)
         {

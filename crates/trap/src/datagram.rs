@@ -59,6 +59,11 @@ impl Datagram {
         input | output
     }
 
+    /// Something has come that is not in the pair.
+    pub(crate) fn has_more(&self, inner: &OwnedFd) -> bool {
+        !self.held.is_empty() || sys::events(inner, libc::POLLIN) != 0
+    }
+
     /// Something waits for room at the path.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.no_room

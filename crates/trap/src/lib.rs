@@ -39,6 +39,7 @@ mod stream;
 mod supervisor;
 mod sys;
 mod target;
+mod waits;
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;

@@ -24,6 +24,11 @@ impl Call {
     pub(crate) fn fd(&self) -> i32 {
         self.arguments[0] as i32
     }
+
+    /// The same call by the same thread, once more.
+    pub(crate) fn is_like(&self, other: &Call) -> bool {
+        Call { id: other.id, ..*self } == *other
+    }
 }
 
 /// An answer.

@@ -12,8 +12,9 @@
 //!   reset        our end closes with SO_LINGER 0
 //! ```
 //!
-//! Nobody else gets in: a connection is taken only if its other end is a socket of the supervisor's. (Who has been passed a
-//! listening one, and is not supervised, takes whatever has connected to it.)
+//! Nobody else gets in: a connection is taken only if its other end is a socket of the supervisor's. Where it is not the
+//! supervisor who takes it (who has been passed a listening one, and is not supervised; an `accept` that waits for long),
+//! a filter keeps those out that just try each port: knocks have a TTL of their own.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -33,6 +34,8 @@ const SYNS: i32 = 127;
 /// The TTL of what a stand-in is not to hear, and of the rest.
 const UNHEARD: u8 = 77;
 const HEARD: i32 = 64;
+/// That of what knocks.
+const KNOCKS: u8 = 78;
 /// Connections that may wait in front of a listening socket of the program, as many as Linux has by default.
 pub(crate) const BACKLOG: i32 = 4096;
 /// Seconds; Linux's `tcp_fin_timeout`.
@@ -167,6 +170,8 @@ pub(crate) fn release(outer: &OwnedFd) -> io::Result<()> {
 /// A stand-in listens: where.
 pub(crate) fn listen(outer: &OwnedFd) -> io::Result<Vec<u8>> {
     bind(outer)?;
+    // Where only root may do this, calls do not wait there for long either.
+    let _ = sys::drop_syns_but(outer, KNOCKS);
     sys::kernel_listen(outer, BACKLOG)?;
     sys::name(libc::getsockname, outer)
 }
@@ -190,6 +195,7 @@ pub(crate) fn end_with_its_owner(ours: &OwnedFd) -> io::Result<()> {
 /// and its name.
 pub(crate) fn knock(listener: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
     let peer = end()?;
+    set(&peer, libc::IPPROTO_IP, libc::IP_TTL, KNOCKS.into())?;
     sys::kernel_bind(&peer, &any_port())?;
     start(sys::kernel_connect(&peer, listener))?;
     let name = sys::name(libc::getsockname, &peer)?;

@@ -8,46 +8,25 @@ use std::time::{Duration, Instant};
 use crate::calls::Reply;
 use crate::datagram::Moved;
 use crate::listener::{Answer, Call, Delivery, Listener};
-use crate::signals::{self, Stops, Verdict, Watch};
 use crate::socket::{Named, Socket, State};
 use crate::standin;
 use crate::stream::Progress;
 use crate::sys::{self, Closings};
 use crate::target;
+use crate::waits::Waits;
 
 /// The listener's token; sockets have `id << 1`, and 1 more for their inner side.
 const LISTENER: u64 = u64::MAX;
 /// Sockets have been closed.
 const CLOSINGS: u64 = u64::MAX - 1;
 /// A thread has ended whose call held a socket.
-const ENDED: u64 = u64::MAX - 2;
+pub(crate) const ENDED: u64 = u64::MAX - 2;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
 const SPACE: usize = 128 << 10;
 /// How often what is full is looked at.
 const FULL_LOOKS: Duration = Duration::from_millis(10);
-/// From so many waiting calls on, those of threads that are gone are looked for.
-const MANY_BLOCKED: usize = 256;
-
-/// A call that waits for its socket.
-pub(crate) struct Blocked {
-    call: Call,
-    socket: u64,
-    /// When to give up, and what to say then.
-    deadline: Option<(Instant, i32)>,
-    signals: Watch,
-    held: Option<Held>,
-}
-
-/// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
-struct Held {
-    /// The program's end of the socket.
-    outer: OwnedFd,
-    /// Watched: with the thread the call ends.
-    _thread: OwnedFd,
-}
-
 /// The supervisor of one program and of all that it starts.
 pub(crate) struct Supervisor {
     pub(crate) listener: Listener,
@@ -57,15 +36,12 @@ pub(crate) struct Supervisor {
     pub(crate) sockets: BTreeMap<u64, Socket>,
     pub(crate) by_inode: HashMap<u64, u64>,
     by_watch: HashMap<i32, u64>,
-    blocked: Vec<Blocked>,
-    stops: Stops,
+    pub(crate) waits: Waits,
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
     /// Sockets that wait for a port which another one has that is closed, and not done.
     pub(crate) binding: BTreeSet<u64>,
-    /// So many calls that wait are looked through for those of threads that are gone.
-    crowd: usize,
     /// The most connections that may wait at a stand-in.
     pub(crate) backlog: usize,
     pub(crate) space: Vec<u8>,
@@ -86,11 +62,9 @@ impl Supervisor {
             sockets: BTreeMap::new(),
             by_inode: HashMap::new(),
             by_watch: HashMap::new(),
-            blocked: Vec::new(),
-            stops: Stops::default(),
+            waits: Waits::new(),
             full: BTreeSet::new(),
             binding: BTreeSet::new(),
-            crowd: MANY_BLOCKED,
             backlog: standin::longest_queue(),
             space: vec![0; SPACE],
         })
@@ -119,12 +93,10 @@ impl Supervisor {
                     // Who reads what the program says has heard all of it.
                     sys::leave_output();
                     self.poll.remove(self.listener.descriptor());
-                    // Nobody waits any more; and what a call holds would never be closed.
-                    self.blocked.clear();
+                    self.waits.clear();
                 }
             }
-            self.give_up_late_calls();
-            self.look_for_signals();
+            self.see_to_waits();
             for id in std::mem::take(&mut self.full) {
                 self.on_connection(id);
             }
@@ -143,100 +115,25 @@ impl Supervisor {
     }
 
     fn limit_ms(&self) -> i32 {
-        let deadlines = self.blocked.iter().filter_map(|blocked| blocked.deadline);
         let looks = (!self.full.is_empty()).then(|| Instant::now() + FULL_LOOKS);
-        let interruptible = self.blocked.iter().filter(|blocked| self.is_interruptible(blocked));
-        let signals = interruptible.map(|blocked| blocked.signals.next());
-        let Some(first) = deadlines.map(|(when, _)| when).chain(looks).chain(signals).min() else {
-            return -1;
-        };
+        let Some(first) = self.next_wait().into_iter().chain(looks).min() else { return -1 };
         let left = first.saturating_duration_since(Instant::now());
         // Rounded up, or the last millisecond would be spent spinning.
         i32::try_from(left.as_millis() + 1).unwrap_or(i32::MAX)
     }
 
-    fn give_up_late_calls(&mut self) {
-        if self.blocked.iter().all(|blocked| blocked.deadline.is_none()) {
-            return;
-        }
-        let now = Instant::now();
-        let late = |blocked: &Blocked| blocked.deadline.is_some_and(|(when, _)| when <= now);
-        for blocked in self.blocked.extract_if(.., |blocked| late(blocked)) {
-            let errno = blocked.deadline.map_or(libc::EAGAIN, |(_, errno)| errno);
-            self.listener.answer(&blocked.call, &Answer::error(errno));
-        }
-    }
-
-    /// Ends calls that wait whose threads have signals to take.
-    fn look_for_signals(&mut self) {
-        let now = Instant::now();
-        let (mut waiting, mut stops) = (std::mem::take(&mut self.blocked), std::mem::take(&mut self.stops));
-        let count = waiting.len();
-        // Of each process one that may have to take what is for any of its threads.
-        let mut chosen = BTreeMap::<u32, u32>::new();
-        waiting.retain_mut(|blocked| {
-            if !self.is_interruptible(blocked) {
-                return true;
-            }
-            match blocked.signals.look(&blocked.call, count, &mut stops, now) {
-                Verdict::Waits => true,
-                // Whoever has the thread's number now may be somebody else, and the call has gone then.
-                Verdict::Ends => {
-                    let restarts = blocked.deadline.is_none();
-                    let errno = if restarts { signals::ERESTARTSYS } else { libc::EINTR };
-                    self.listener.answer(&blocked.call, &Answer::error(errno));
-                    false
-                }
-                Verdict::MayEnd(process) => {
-                    // The kernel asks the first one first.
-                    let first = chosen.entry(process).or_insert(blocked.call.thread);
-                    *first = blocked.call.thread.min(*first);
-                    true
-                }
-            }
-        });
-        for (process, thread) in chosen {
-            for blocked in waiting.extract_if(.., |blocked| blocked.call.thread == thread) {
-                self.listener.answer(&blocked.call, &Answer::error(libc::EINTR));
-            }
-            for blocked in &mut waiting {
-                blocked.signals.on_ended(process);
-            }
-        }
-        (self.blocked, self.stops) = (waiting, stops);
-    }
-
-    /// Those that the kernel would not let wait are not.
-    fn is_interruptible(&self, blocked: &Blocked) -> bool {
-        match blocked.call.number {
-            libc::SYS_bind => false,
-            libc::SYS_connect => {
-                let state = self.sockets.get(&blocked.socket).map(|socket| &socket.state);
-                !matches!(state, Some(State::Datagram(_)))
-            }
-            _ => true,
-        }
-    }
-
     fn on_call(&mut self, call: Call) {
-        // On Linux before 5.19 a signal has ended what this thread waited for before.
-        self.blocked.retain(|blocked| blocked.call.thread != call.thread);
-        let reply = self.handle(&call);
-        self.reply(call, reply);
+        if !self.resume(&call) {
+            let reply = self.handle(&call);
+            self.reply(call, reply);
+        }
     }
 
-    fn reply(&mut self, call: Call, reply: Reply) {
+    pub(crate) fn reply(&mut self, call: Call, reply: Reply) {
         match reply {
             Reply::Now(answer) => drop(self.listener.answer(&call, &answer)),
             Reply::Later { socket, limit, errno, outer } => {
-                if self.blocked.len() >= self.crowd {
-                    self.drop_ended_calls();
-                    self.crowd = MANY_BLOCKED.max(2 * self.blocked.len());
-                }
-                let since = Instant::now();
-                let deadline = limit.map(|limit| (since + limit, errno));
-                let held = outer.and_then(|outer| self.hold(outer, call.thread));
-                self.blocked.push(Blocked { call, socket, deadline, signals: Watch::new(since), held });
+                self.wait(call, socket, limit.map(|limit| (limit, errno)), outer);
             }
             Reply::Give { id, outer, flags, from } => {
                 match (self.listener.answer(&call, &Answer::Descriptor(&outer, flags)), from) {
@@ -253,18 +150,6 @@ impl Supervisor {
                 }
             }
         }
-    }
-
-    /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
-    fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
-        let thread = sys::end_of_thread(thread).ok()?;
-        self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
-        Some(Held { outer, _thread: thread })
-    }
-
-    /// Calls that wait no more: their threads were killed, or a signal took them away.
-    pub(crate) fn drop_ended_calls(&mut self) {
-        self.blocked.retain(|blocked| self.listener.is_valid(&blocked.call));
     }
 
     /// A new socket: its number.
@@ -317,9 +202,7 @@ impl Supervisor {
             self.closings.forget(watch);
         }
         self.full.remove(&id);
-        for blocked in self.blocked.extract_if(.., |blocked| blocked.socket == id) {
-            self.listener.answer(&blocked.call, &Answer::error(libc::EINVAL));
-        }
+        self.end_waits(id);
         Some(socket)
     }
 
@@ -411,6 +294,7 @@ impl Supervisor {
     }
 
     fn on_datagrams(&mut self, id: u64) {
+        self.fetch_for_datagrams(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
         let inner = &socket.inner;
@@ -440,22 +324,32 @@ impl Supervisor {
         self.retry(id);
     }
 
+    /// Whoever waits for datagrams in the kernel's call is to know from whom they are.
+    pub(crate) fn fetch_for_datagrams(&mut self, id: u64) {
+        if self.waits.are_left_at(id)
+            && let Some(Socket { state: State::Datagram(datagram), inner, .. }) = self.sockets.get(&id)
+            && datagram.has_more(inner)
+        {
+            self.fetch(id);
+        }
+    }
+
     /// What waits as an error of datagrams, the program's end is to have.
     pub(crate) fn give_error(&mut self, id: u64) {
-        let Some(owing) = self.sockets.get(&id).filter(|socket| socket.owes_error()) else { return };
+        if !self.sockets.get(&id).is_some_and(Socket::owes_error) {
+            return;
+        }
+        self.fetch(id);
+        let Some(owing) = self.sockets.get(&id) else { return };
         let outer = self.outer(owing);
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.give_error(outer.as_ref(), &mut self.space);
         }
     }
 
-    /// A call waits for it.
-    pub(crate) fn is_waited_for(&self, id: u64) -> bool {
-        self.blocked.iter().any(|blocked| blocked.socket == id)
-    }
-
     /// A connection stands, or has failed.
     fn on_connected(&mut self, id: u64) {
+        self.fetch(id);
         let waited_for = self.is_waited_for(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         socket.error = sys::pending_error(&socket.inner);
@@ -484,21 +378,6 @@ impl Supervisor {
             attempt.fail();
         }
         self.retry(id);
-    }
-
-    /// Tries the calls again that wait for a socket.
-    pub(crate) fn retry(&mut self, id: u64) {
-        let waiting: Vec<_> = self.blocked.extract_if(.., |blocked| blocked.socket == id).collect();
-        for blocked in waiting {
-            if !self.listener.is_valid(&blocked.call) {
-                continue;
-            }
-            match self.handle_again(&blocked.call, id, blocked.held.as_ref().map(|held| &held.outer)) {
-                // It keeps its place and its deadline.
-                Reply::Later { .. } => self.blocked.push(blocked),
-                reply => self.reply(blocked.call, reply),
-            }
-        }
     }
 
     fn on_progress(&mut self, id: u64, progress: &Progress) {

@@ -9,12 +9,14 @@ use std::ptr;
 
 mod bare;
 mod closings;
+mod threads;
 
 pub(crate) use bare::{
-    drop_by_ttl, drop_resets, kernel_accept, kernel_bind, kernel_connect, kernel_listen, kernel_set_option,
-    kernel_socket,
+    drop_by_ttl, drop_resets, drop_syns_but, kernel_accept, kernel_bind, kernel_connect, kernel_listen,
+    kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
+pub(crate) use threads::{RESTARTS_LIMITED, can_fetch, fetch};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::listener::Call;
 use crate::sys;
 use scoutline_abi::privilege;
 
@@ -30,6 +31,44 @@ fn parse(text: &str) -> Option<Descriptor> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
     Some(Descriptor { inode: field("ino:")?.parse().ok()?, non_blocking: flags & libc::O_NONBLOCK != 0 })
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It sleeps in this call.
+    InCall,
+    /// It is on a processor, or would be: perhaps on the way to that sleep.
+    Running,
+    /// It sleeps elsewhere, or has ended; or nobody tells.
+    Elsewhere,
+}
+
+/// Where the thread of a call is (`proc_pid_syscall(5)`).
+pub(crate) fn place(call: &Call) -> Place {
+    let text = std::fs::read_to_string(format!("/proc/{}/syscall", call.thread)).unwrap_or_default();
+    if text.trim_end() == "running" {
+        return Place::Running;
+    }
+    let mut words = text.split_ascii_whitespace();
+    let number = words.next().and_then(|word| word.parse().ok());
+    let argument = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let arguments = words.take(call.arguments.len()).map(argument);
+    if number == Some(call.number) && arguments.eq(call.arguments.map(Some)) {
+        Place::InCall
+    } else {
+        Place::Elsewhere
+    }
+}
+
+/// A debugger has the thread.
+pub(crate) fn is_traced(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    !status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() == "0"))
+}
+
+pub(crate) fn exists(thread: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{thread}")).exists()
 }
 
 /// A duplicate of a thread's descriptor, if it still is the file that it was.

@@ -191,6 +191,7 @@ impl Supervisor {
         if flags & libc::MSG_ERRQUEUE != 0 {
             return self.take_queued_error(on);
         }
+        self.fetch_for_datagrams(on.id);
         let mut space = std::mem::take(&mut self.space);
         let taken = self.socket(on).and_then(|socket| {
             fail_if_failed(on, socket)?;
@@ -236,6 +237,7 @@ impl Supervisor {
 
     /// The next one takes the place of the one that was taken, so that the descriptor stays readable.
     fn next_datagram(&mut self, on: On<'_>) {
+        self.fetch_for_datagrams(on.id);
         let mut space = std::mem::take(&mut self.space);
         if let Ok(socket) = self.socket(on)
             && let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)

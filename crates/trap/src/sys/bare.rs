@@ -94,21 +94,39 @@ const fn step(code: u32, jump_if_not: u8, k: u32) -> libc::sock_filter {
 const DROP: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, 0);
 const TAKE: libc::sock_filter = step(libc::BPF_RET | libc::BPF_K, 0, u32::MAX);
 
-/// A socket hears no reset from now on. What filters look at begins with TCP's header (RFC 9293 §3.1).
+/// Where what is asked for stands: in TCP's header (RFC 9293 §3.1), with which begins what filters look at, and in that of
+/// IPv4 (RFC 791 §3.1).
+const FLAGS_AT: u32 = 13;
+const TTL_AT: u32 = libc::SKF_NET_OFF.cast_unsigned() + 8;
+const SYN: u32 = 2;
+const RST: u32 = 4;
+
+const fn load(at: u32) -> libc::sock_filter {
+    step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, at)
+}
+
+/// Leaves out so many steps unless one of these bits is set.
+const fn has(bits: u32, if_not: u8) -> libc::sock_filter {
+    step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, if_not, bits)
+}
+
+const fn is(value: u8, if_not: u8) -> libc::sock_filter {
+    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, if_not, value as u32)
+}
+
+/// A socket hears no reset from now on.
 pub(crate) fn drop_resets(fd: &OwnedFd) -> io::Result<()> {
-    const FLAGS_AT: u32 = 13;
-    const RST: u32 = 4;
-    let load = step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, FLAGS_AT);
-    let is_it = step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 1, RST);
-    attach(fd, &[load, is_it, DROP, TAKE])
+    attach(fd, &[load(FLAGS_AT), has(RST, 1), DROP, TAKE])
 }
 
 /// Has a socket of IPv4 get no packet any more that has this TTL.
 pub(crate) fn drop_by_ttl(fd: &OwnedFd, ttl: u8) -> io::Result<()> {
-    let at = libc::SKF_NET_OFF.cast_unsigned() + 8; // RFC 791 §3.1
-    let load = step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, at);
-    let is_it = step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, ttl.into());
-    attach(fd, &[load, is_it, DROP, TAKE])
+    attach(fd, &[load(TTL_AT), is(ttl, 1), DROP, TAKE])
+}
+
+/// Has a socket of IPv4 get no SYN any more but those that have this TTL.
+pub(crate) fn drop_syns_but(fd: &OwnedFd, ttl: u8) -> io::Result<()> {
+    attach(fd, &[load(FLAGS_AT), has(SYN, 2), load(TTL_AT), is(ttl, 1), TAKE, DROP])
 }
 
 fn attach(fd: &OwnedFd, steps: &[libc::sock_filter]) -> io::Result<()> {

@@ -1,6 +1,8 @@
 /* Many datagrams at once: where there is no room for them, and what is done behind them. */
 #include "datagrams.h"
+#include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 
 enum { COUNT = 100, LENGTH = 60000, RCVBUFFORCE = 33 };
 
@@ -389,6 +391,127 @@ CASE(a_signal_for_the_process) {
     out("handled %d", seen);
 }
 
+/* Each waits in a call of its own, and says what came of it. */
+static int for_all, listens;
+static void *accept_there(void *given) {
+    struct waiter *waiter = given;
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    waiter->id = gettid();
+    int new = accept(waiter->fd, (struct sockaddr *)&who, &len);
+    out("accepted %d, from the other host %d", new >= 0, !strcmp(host_of(&who), peer));
+    close(new);
+    return NULL;
+}
+
+/* A handler that restarts calls: none of those of several threads says a word of it. */
+CASE(signals_for_a_process_of_several_threads) {
+    int port;
+    for_all = pair(&port), listens = listener();
+    struct waiter receives = {.fd = for_all}, accepts = {.fd = listens};
+    NEED(pthread_create(&receives.thread, NULL, wait_there, &receives) == 0);
+    NEED(pthread_create(&accepts.thread, NULL, accept_there, &accepts) == 0);
+    while (!__atomic_load_n(&receives.id, __ATOMIC_ACQUIRE) || !__atomic_load_n(&accepts.id, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    handle(SIGUSR1, SA_RESTART);
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    /* It is for one of the two. */
+    NEED(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
+    for (int i = 1; i <= 50; i++) {
+        if (i % 10 == 0) await_sleep(receives.id), await_sleep(accepts.id);
+        NEED(kill(getpid(), SIGUSR1) == 0);
+        while (seen < i) usleep(100);
+    }
+    told("abc", for_all);
+    pthread_join(receives.thread, NULL);
+    tell("connect S %s %d", own, port_of(listens));
+    pthread_join(accepts.thread, NULL);
+    out("handled %d", seen);
+}
+
+/* Without it one of them ends, and the other one waits on. */
+CASE(a_signal_ends_one_of_two_that_wait) {
+    int port, fd = pair(&port), ended = 0;
+    struct waiter waiters[2];
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    handle(SIGUSR1, 0);
+    for (int i = 0; i < 2; i++) wait_in(&waiters[i], fd);
+    NEED(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
+    NEED(kill(getpid(), SIGUSR1) == 0);
+    while (seen < 1) usleep(100);
+    while (ended == 0) {
+        for (int i = 0; i < 2; i++) ended += pthread_tryjoin_np(waiters[i].thread, NULL) == 0 ? i + 1 : 0;
+        usleep(1000);
+    }
+    told("abc", fd);
+    T(pthread_join(waiters[ended == 1].thread, NULL));
+    out("handled %d", seen);
+}
+
+/* By sigwaitinfo and by a descriptor, beside threads that wait. */
+CASE(signals_that_are_taken_beside_waits) {
+    int port, fd = pair(&port);
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    NEED(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
+    struct waiter waiter;
+    wait_in(&waiter, fd);
+    NEED(kill(getpid(), SIGUSR1) == 0);
+    siginfo_t info;
+    T(sigwaitinfo(&mask, &info) == SIGUSR1);
+    int signals = signalfd(-1, &mask, 0);
+    NEED(kill(getpid(), SIGUSR1) == 0);
+    struct signalfd_siginfo told_of;
+    T(read(signals, &told_of, sizeof told_of) == sizeof told_of);
+    T(sleeps(waiter.id));
+    told("abc", fd);
+    pthread_join(waiter.thread, NULL);
+}
+
+/* What has a limit keeps it, however often others get what it waits for. */
+CASE(a_limit_beside_others) {
+    int port, fd = pair(&port);
+    struct timeval limit = {1, 0};
+    struct waiter waiters[3];
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < 3; i++) wait_in(&waiters[i], fd);
+    told("abc", fd);
+    for (int i = 0; i < 3; i++) pthread_join(waiters[i].thread, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    long ms = (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000;
+    T(ms >= 950 && ms < 2500);
+}
+
+/* A debugger comes and goes. */
+CASE(traced_while_it_receives) {
+    int port, fd = pair(&port);
+    pid_t child = fork();
+    if (child == 0) {
+        struct name who = {0};
+        socklen_t len = sizeof who;
+        int n = recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
+        _exit(n + 10 * !strcmp(host_of(&who), peer));
+    }
+    int status;
+    for (int i = 0; i < 5; i++) {
+        await_sleep(child);
+        NEED(ptrace(PTRACE_ATTACH, child, 0, 0) == 0);
+        T(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+        T(ptrace(PTRACE_DETACH, child, 0, 0));
+    }
+    await_sleep(child);
+    told("abc", fd);
+    T(waitpid(child, &status, 0) == child);
+    T(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
 static void *sleep_for_ever(void *unused) {
     for (;;) pause();
     return unused;
@@ -404,11 +527,7 @@ CASE(stopped_while_it_receives) {
             struct name who = {0};
             socklen_t len = sizeof who;
             if (threads == 2) NEED(pthread_create(&other, NULL, sleep_for_ever, NULL) == 0);
-            /* Whose of several threads a signal was is known to the kernel alone. */
-            long n;
-            do n = recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
-            while (threads == 2 && n < 0 && errno == EINTR);
-            _exit(n);
+            _exit(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
         }
         int status = 0;
         await_sleep(child);

@@ -249,8 +249,7 @@ static int sleeps(pid_t thread) {
     long n = read(file, text, sizeof text - 1);
     close(file);
     char *state = n > 0 ? strrchr(text, ')') : NULL;
-    /* In a call that is trapped only fatal signals end its sleep, as far as the kernel knows. */
-    return state && (state[2] == 'S' || state[2] == 'D');
+    return state && state[2] == 'S';
 }
 
 /* Waits until a thread sleeps in a call. A bounded spin comes before the sleep, so it must sleep again and again. */
