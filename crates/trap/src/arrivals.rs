@@ -78,7 +78,10 @@ impl Supervisor {
         if waiting.len() >= *backlog && is_shared {
             self.forget_taken(id);
         }
-        self.fetch(id);
+        if self.waits.are_left_at(id) {
+            self.fetch(id);
+            return self.announce(id);
+        }
         let Some(State::Listening { name, waiting, backlog }) = self.state(id) else { return Ok(false) };
         if waiting.len() >= *backlog {
             if is_shared {

@@ -83,10 +83,10 @@ impl Waits {
         self.left.clear();
     }
 
-    /// Those at a socket that the kernel has.
-    fn left_at(&self, socket: u64) -> impl Iterator<Item = Call> {
-        let here = self.left.values().filter(move |left| left.wait.socket == socket && !left.fetched);
-        here.map(|left| left.wait.call)
+    /// The threads whose calls at a socket the kernel has.
+    fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
+        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && !left.fetched);
+        here.map(|(&thread, _)| thread)
     }
 
     pub(crate) fn are_left_at(&self, socket: u64) -> bool {
@@ -236,25 +236,34 @@ impl Supervisor {
 
     /// Something is to come to the program's end of a socket: who waits there in the kernel's call makes it again first.
     pub(crate) fn fetch(&mut self, id: u64) {
-        for call in self.waits.left_at(id).collect::<Vec<_>>() {
-            let thread = call.thread;
-            if target::place(&call) == Place::Elsewhere {
-                self.waits.left.remove(&thread);
-                continue;
-            }
-            // Its number may be another file's now, or none's.
-            let socket = self.sockets.get(&id).filter(|socket| {
-                let found = target::descriptor(thread, call.fd()).map(|found| found.inode);
-                found != socket.inode().ok()
-            });
-            let outer = socket.and_then(|socket| self.outer(socket));
-            let held = outer.and_then(|outer| self.hold(outer, thread));
-            // Who is traced meanwhile has been fetched by that.
-            let _ = sys::fetch(thread, call.number);
-            if let Some(left) = self.waits.left.get_mut(&thread) {
-                (left.fetched, left.wait.held) = (true, held);
+        for thread in self.waits.left_at(id).collect::<Vec<_>>() {
+            if let Some(left) = self.waits.left.remove(&thread)
+                && let Some(wait) = self.fetch_one(left.wait)
+            {
+                self.waits.left.insert(thread, Left { wait, fetched: true });
             }
         }
+    }
+
+    /// The call, if it is to come again.
+    fn fetch_one(&mut self, mut wait: Wait) -> Option<Wait> {
+        let Wait { call, socket: id, .. } = wait;
+        if target::place(&call) == Place::Elsewhere {
+            return None;
+        }
+        let socket = self.sockets.get(&id)?;
+        if target::descriptor(call.thread, call.fd()).map(|found| found.inode) != socket.inode().ok() {
+            // The number is closed, or another file's.
+            let Some(outer) = self.outer(socket) else {
+                // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
+                self.share(id);
+                return None;
+            };
+            wait.held = self.hold(outer, call.thread);
+        }
+        // Who is traced meanwhile has been fetched by that.
+        let _ = sys::fetch(call.thread, call.number);
+        Some(wait)
     }
 
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
