@@ -1,18 +1,10 @@
-//! Signals for threads whose calls wait.
+//! Signals for threads whose calls are blocked.
 //!
 //! Once a call is taken, only a fatal signal ends it before it is answered (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV). So an
-//! answer, and what it writes into the program's memory, always meets the call that it is for. A call that waits for
-//! long has to be ended by any signal that its thread would take, though: nobody tells of those, so `/proc` is asked, soon
-//! after the call has begun to wait and seldom once it has waited for long.
-//!
-//! ```text
-//!   pending for                 answer
-//!   this thread                 ERESTARTSYS: the kernel has the handler run, and the call made again or ended by EINTR
-//!   the same, and a limit       EINTR (`sock_intr_errno`)
-//!   some thread of several      EINTR for one of them, when nobody has taken it for a while: it may be this one's
-//! ```
-//! ERESTARTSYS is for a thread that is sure to see to a signal before it is in its program again; another one's program
-//! would be told that number.
+//! answer, and what it writes into the program's memory, always meets the call that it is for. One that is blocked for long,
+//! since the kernel cannot have it ([`crate::waits`]), has to be ended by any signal that its thread would take, though:
+//! nobody tells of those, so `/proc` is asked, soon after the call has begun to wait and seldom once it has waited for long.
+//! The thread is interrupted then, so that the kernel decides.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -25,46 +17,27 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50
 const PART: u32 = 16;
 /// More calls than this that wait are looked at more seldom: each look costs some 10 µs.
 const MANY: u32 = 40;
-/// For how long a signal for any of several threads is left to the others.
-const LEFT_ALONE: Duration = Duration::from_millis(5);
 
-/// `linux/errno.h`: never seen by programs.
-pub(crate) const ERESTARTSYS: i32 = 512;
-
-/// What is known of the signals for a thread that waits.
+/// When a call is looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     since: Instant,
     next: Instant,
-    /// Since when one is there that may be for it.
-    suspected: Option<Instant>,
-    /// Of the thread, once it is known.
-    process: u32,
 }
 
 /// For whom signals wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
+pub(crate) enum Pending {
     Nobody,
     /// This thread or another one of its process.
     Any,
     This,
 }
 
-/// What is to become of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Waits,
-    /// Its thread has a signal to see to.
-    Ends,
-    /// It, or one of another thread of this process.
-    MayEnd(u32),
-}
-
 impl Watch {
     /// A call begins to wait.
     pub(crate) fn new(now: Instant) -> Watch {
-        Watch { since: now, next: now + LOOKS[0], suspected: None, process: 0 }
+        Watch { since: now, next: now + LOOKS[0] }
     }
 
     /// When to look.
@@ -73,36 +46,15 @@ impl Watch {
     }
 
     /// Looks, when it is time to; so many calls wait.
-    pub(crate) fn look(&mut self, call: &Call, waiting: usize, stops: &mut Stops, now: Instant) -> Verdict {
+    pub(crate) fn look(&mut self, call: &Call, waiting: usize, stops: &mut Stops, now: Instant) -> Pending {
         if now < self.next {
-            return Verdict::Waits;
+            return Pending::Nobody;
         }
         self.next = now + interval(now.saturating_duration_since(self.since), waiting);
         let thread = call.thread;
-        let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
-            return Verdict::Waits;
-        };
-        self.process = number(&status, "Tgid:").unwrap_or(0);
-        let process = self.process;
-        match pending(&status, || stops.is_another_stopped(process, thread, now)) {
-            Pending::This => return Verdict::Ends,
-            Pending::Nobody => self.suspected = None,
-            Pending::Any => {
-                let suspected = *self.suspected.get_or_insert(now);
-                if now.saturating_duration_since(suspected) >= LEFT_ALONE {
-                    return Verdict::MayEnd(process);
-                }
-                self.next = self.next.min(now + LEFT_ALONE);
-            }
-        }
-        Verdict::Waits
-    }
-
-    /// A call of this process has been ended for a signal that may have been for any of its threads.
-    pub(crate) fn on_ended(&mut self, process: u32) {
-        if self.process == process {
-            self.suspected = None;
-        }
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let process = number(&status, "Tgid:").unwrap_or(0);
+        pending(&status, || stops.is_another_stopped(process, thread, now))
     }
 }
 
@@ -121,14 +73,6 @@ fn number(status: &str, name: &str) -> Option<u32> {
     field(status, name)?.parse().ok()
 }
 
-/// Signals that nobody notices who does not handle them, in the masks of `/proc`.
-const UNNOTICED: u64 = {
-    const fn bit(signal: i32) -> u64 {
-        1 << (signal - 1)
-    }
-    bit(libc::SIGCHLD) | bit(libc::SIGURG) | bit(libc::SIGWINCH) | bit(libc::SIGCONT)
-};
-
 /// `status` is a thread's (`proc_pid_status(5)`). Where one thread of a process is stopped, all are to stop.
 fn pending(status: &str, is_another_stopped: impl FnOnce() -> bool) -> Pending {
     let mask = |name| field(status, name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
@@ -137,7 +81,7 @@ fn pending(status: &str, is_another_stopped: impl FnOnce() -> bool) -> Pending {
     let shared = mask("ShdPnd:") & open;
     if mask("SigPnd:") & open != 0 || is_alone && shared != 0 || !is_alone && is_another_stopped() {
         Pending::This
-    } else if shared & (mask("SigCgt:") | !UNNOTICED) != 0 {
+    } else if shared != 0 {
         Pending::Any
     } else {
         Pending::Nobody
@@ -177,34 +121,30 @@ impl Stops {
 mod tests {
     use super::*;
 
-    const CHILD: u64 = 1 << (libc::SIGCHLD - 1);
-
-    fn status(threads: u32, [own, shared, blocked, caught]: [u64; 4]) -> String {
+    fn status(threads: u32, [own, shared, blocked]: [u64; 3]) -> String {
         format!(
             "Name:\tx\nTgid:\t7\nPid:\t7\nThreads:\t{threads}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\n\
-             ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t0\nSigCgt:\t{caught:016x}\n"
+             ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t0\n"
         )
     }
 
     #[test]
     fn what_is_blocked_waits() {
         let of = |masks| pending(&status(1, masks), || unreachable!("it is alone"));
-        assert_eq!(of([0; 4]), Pending::Nobody);
-        assert_eq!(of([4, 6, 6, 0]), Pending::Nobody);
-        assert_eq!(of([4, 0, 2, 0]), Pending::This);
-        assert_eq!(of([0, 4, 2, 0]), Pending::This);
+        assert_eq!(of([0; 3]), Pending::Nobody);
+        assert_eq!(of([4, 6, 6]), Pending::Nobody);
+        assert_eq!(of([4, 0, 2]), Pending::This);
+        assert_eq!(of([0, 4, 2]), Pending::This);
         assert_eq!(pending("", || false), Pending::Nobody, "the thread is gone");
     }
 
     #[test]
     fn of_several_threads_any_may_take_it() {
         let of = |masks, stopped| pending(&status(2, masks), || stopped);
-        assert_eq!(of([0, 4, 2, 0], false), Pending::Any);
-        assert_eq!(of([4, 4, 2, 0], false), Pending::This);
-        assert_eq!(of([0, 0, 0, 0], false), Pending::Nobody);
-        assert_eq!(of([0, 4, 0, 0], true), Pending::This, "all are to stop");
-        assert_eq!(of([0, CHILD, 0, 0], false), Pending::Nobody, "and nobody would notice");
-        assert_eq!(of([0, CHILD, 0, CHILD], false), Pending::Any);
+        assert_eq!(of([0, 4, 2], false), Pending::Any);
+        assert_eq!(of([4, 4, 2], false), Pending::This);
+        assert_eq!(of([0, 0, 0], false), Pending::Nobody);
+        assert_eq!(of([0, 4, 0], true), Pending::This, "all are to stop");
     }
 
     #[test]

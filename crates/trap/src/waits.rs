@@ -1,7 +1,7 @@
 //! Calls that wait for a socket.
 //!
 //! ```text
-//!   taken ──▶ blocked ── after 5 ms, if the kernel's call would wait there as well ──▶ left to the kernel
+//!   taken ──▶ blocked ── after 10 ms, if the kernel's call would wait there as well ──▶ left to the kernel
 //!               ▲  └── something has come, or its time is over ──▶ answered              │
 //!               └────────────── the thread makes it anew ◀── fetched, before anything comes to its end
 //! ```
@@ -10,20 +10,20 @@
 //! time are the kernel's business. Before something does come there, its thread is fetched (`ptrace(2)`), so that the call
 //! is trapped again, and answered with an address or a connection.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{self, Stops, Verdict, Watch};
-use crate::socket::State;
+use crate::signals::{Pending, Stops, Watch};
+use crate::socket::{Socket, State};
 use crate::supervisor::{ENDED, Supervisor};
 use crate::sys;
 use crate::target::{self, Place};
 
-/// How long a call is blocked at most, if it can be left to the kernel: to fetch a thread takes some 50 µs.
-const SHORT: Duration = Duration::from_millis(5);
+/// How long a call is blocked at most, if it can be left to the kernel: that, and to fetch its thread, takes some 350 µs.
+const SHORT: Duration = Duration::from_millis(10);
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY: usize = 256;
 
@@ -252,7 +252,7 @@ impl Supervisor {
             return None;
         }
         let socket = self.sockets.get(&id)?;
-        if target::descriptor(call.thread, call.fd()).map(|found| found.inode) != socket.inode().ok() {
+        if !is_at(&call, socket) {
             // The number is closed, or another file's.
             let Some(outer) = self.outer(socket) else {
                 // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
@@ -262,7 +262,7 @@ impl Supervisor {
             wait.held = self.hold(outer, call.thread);
         }
         // Who is traced meanwhile has been fetched by that.
-        let _ = sys::fetch(call.thread, call.number);
+        let _ = sys::fetch(call.thread, call.number, || {});
         Some(wait)
     }
 
@@ -287,44 +287,38 @@ impl Supervisor {
         true
     }
 
-    /// Ends calls that wait whose threads have signals to take.
+    /// Interrupts calls whose threads may have signals to take.
     fn look_for_signals(&mut self) {
         let now = Instant::now();
-        let mut waiting = std::mem::take(&mut self.waits.blocked);
         let mut stops = std::mem::take(&mut self.waits.stops);
-        let count = waiting.len();
-        // Of each process one that may have to take what is for any of its threads.
-        let mut chosen = BTreeMap::<u32, u32>::new();
-        waiting.retain_mut(|wait| {
-            if !self.is_looked_at(wait) {
-                return true;
-            }
-            match wait.signals.look(&wait.call, count, &mut stops, now) {
-                Verdict::Waits => true,
-                // Whoever has the thread's number now may be somebody else, and the call has gone then.
-                Verdict::Ends => {
-                    let restarts = wait.deadline.is_none();
-                    let errno = if restarts { signals::ERESTARTSYS } else { libc::EINTR };
-                    self.listener.answer(&wait.call, &Answer::error(errno));
-                    false
-                }
-                Verdict::MayEnd(process) => {
-                    // The kernel asks the first one first.
-                    let first = chosen.entry(process).or_insert(wait.call.thread);
-                    *first = wait.call.thread.min(*first);
-                    true
-                }
-            }
-        });
-        for (process, thread) in chosen {
-            for wait in waiting.extract_if(.., |wait| wait.call.thread == thread) {
-                self.listener.answer(&wait.call, &Answer::error(libc::EINTR));
-            }
-            for wait in &mut waiting {
-                wait.signals.on_ended(process);
+        let blocked = std::mem::take(&mut self.waits.blocked);
+        let count = blocked.len();
+        for mut wait in blocked {
+            let is_looked_at = self.is_looked_at(&wait);
+            let pending = is_looked_at.then(|| wait.signals.look(&wait.call, count, &mut stops, now));
+            match pending.unwrap_or(Pending::Nobody) {
+                Pending::Nobody => self.waits.blocked.push(wait),
+                pending => self.interrupt(wait, pending == Pending::This),
             }
         }
-        (self.waits.blocked, self.waits.stops) = (waiting, stops);
+        self.waits.stops = stops;
+    }
+
+    /// Has the kernel do what signals want of a call that is blocked: there may be none, unless that is sure.
+    fn interrupt(&mut self, wait: Wait, is_sure: bool) {
+        let (call, is_limited) = (wait.call, wait.deadline.is_some());
+        let answer = |errno| {
+            self.listener.answer(&call, &Answer::error(errno));
+        };
+        let errno = if is_limited { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
+        if sys::fetch(call.thread, call.number, || answer(errno)).is_err() {
+            // A debugger has it. Without a signal its program would be told that number.
+            return answer(if is_sure { errno } else { libc::EINTR });
+        }
+        // The same call has the same socket again, also where its number is another one's.
+        if !is_limited && !self.sockets.get(&wait.socket).is_some_and(|socket| is_at(&call, socket)) {
+            self.waits.left.insert(call.thread, Left { wait, fetched: true });
+        }
     }
 
     /// It waits here for long, and in the kernel signals would end it.
@@ -338,4 +332,10 @@ impl Supervisor {
         };
         wait.leaves.is_none() && is_interruptible
     }
+}
+
+/// The number that a call names is still this socket's.
+fn is_at(call: &Call, socket: &Socket) -> bool {
+    let found = target::descriptor(call.thread, call.fd());
+    found.map(|found| found.inode) == socket.inode().ok()
 }

@@ -6,6 +6,10 @@ use std::ptr;
 
 use super::check;
 
+/// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
+/// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
+pub(crate) const ERESTARTSYS: c_int = 512;
+pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
 const PTRACE_EVENT_STOP: c_int = 128;
 /// `struct user` of x86-64: what a call returns, and its number.
@@ -28,13 +32,15 @@ pub(crate) fn can_fetch() -> bool {
     asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// Has a thread leave the call that it waits in, and make it anew.
+/// Has a thread leave the call that it waits in, see to its signals, and make the call anew, or say EINTR if they want that.
+/// `meanwhile` ends a sleep that only fatal signals end, by ERESTARTSYS or its kin.
 ///
 /// # Errors
 /// It is gone, or somebody else's.
-pub(crate) fn fetch(thread: u32, number: i64) -> io::Result<()> {
+pub(crate) fn fetch(thread: u32, number: i64, meanwhile: impl FnOnce()) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, thread, 0, 0)?;
     request(libc::PTRACE_INTERRUPT, thread, 0, 0)?;
+    meanwhile();
     let Some((event, signal)) = stop_of(thread)? else { return Ok(()) };
     let signal = if event == PTRACE_EVENT_STOP {
         restart(thread, number);
@@ -65,14 +71,12 @@ fn stop_of(thread: u32) -> io::Result<Option<(c_int, c_int)>> {
 /// What has a limit says EINTR at each stop; as long as no signal is there, that is not for the program.
 #[cfg(target_arch = "x86_64")]
 fn restart(thread: u32, number: i64) {
-    /// `linux/errno.h`: EINTR where a handler runs, and else the call once more.
-    const ERESTARTNOHAND: isize = 514;
     let read = |at: usize| {
         // SAFETY: as above; the C library returns the value.
         unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, thread, at, 0) }
     };
     if read(NUMBER) == number && read(RESULT) == -i64::from(libc::EINTR) {
-        let _ = request(libc::PTRACE_POKEUSER, thread, RESULT, ERESTARTNOHAND.wrapping_neg() as usize);
+        let _ = request(libc::PTRACE_POKEUSER, thread, RESULT, (-(ERESTARTNOHAND as isize)) as usize);
     }
 }
 
@@ -123,7 +127,7 @@ mod tests {
         let child = receiver(theirs.as_raw_fd());
         for _ in 0..20 {
             await_call(child);
-            fetch(child, libc::SYS_recvfrom).unwrap();
+            fetch(child, libc::SYS_recvfrom, || {}).unwrap();
         }
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
@@ -148,7 +152,7 @@ mod tests {
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: numbers only, and a place that may be left out.
         unsafe { libc::waitid(libc::P_PID, child, ptr::null_mut(), libc::WEXITED | libc::WNOWAIT) };
-        assert!(fetch(child, libc::SYS_recvfrom).is_err());
+        assert!(fetch(child, libc::SYS_recvfrom, || {}).is_err());
         // SAFETY: as above.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
     }

@@ -361,6 +361,25 @@ CASE(sent_once_among_signals) {
     send_among_signals(0, 1);
 }
 
+static void *sleep_for_ever(void *unused) {
+    for (;;) pause();
+    return unused;
+}
+
+/* A handler that restarts calls, and another thread that might have the signal as well: no call says a word of it. */
+CASE(signals_where_there_is_no_room) {
+    int port, fd = pair(&port), sent = 0;
+    struct name to = name_of(peer, port);
+    pthread_t other;
+    NEED(pthread_create(&other, NULL, sleep_for_ever, NULL) == 0);
+    handle(SIGALRM, SA_RESTART);
+    each(700);
+    while (sent < 3 * COUNT && sendto(fd, bytes, LENGTH, 0, ADDRESS(to)) == LENGTH) sent++;
+    each(0);
+    T(sent);
+    out("handled some: %d", seen > 0);
+}
+
 /* For the process: by another one, and by a thread of its own. */
 static void *signal_process(void *sleeper) {
     await_sleep(*(pid_t *)sleeper);
@@ -510,11 +529,6 @@ CASE(traced_while_it_receives) {
     told("abc", fd);
     T(waitpid(child, &status, 0) == child);
     T(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-}
-
-static void *sleep_for_ever(void *unused) {
-    for (;;) pause();
-    return unused;
 }
 
 /* Stops while it waits, and goes on; with one thread and with two. */
