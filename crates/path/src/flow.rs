@@ -7,7 +7,7 @@ use scoutline_base::{Address, DeviceId};
 
 use crate::Message;
 
-pub use table::FlowTable;
+pub use table::{FlowTable, Probe};
 
 /// A flow as seen by this host: `local` is our end whichever way a packet goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

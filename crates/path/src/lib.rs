@@ -26,7 +26,7 @@ pub use account::{Account, DropReason};
 pub use attributes::{Attributes, Name, Value};
 pub use create::NewPath;
 pub use error::CreateError;
-pub use flow::{FlowKey, FlowTable, flow_of_frame, flow_of_message};
+pub use flow::{FlowKey, FlowTable, Probe, flow_of_frame, flow_of_message};
 pub use graph::{Graph, GraphBuilder, GraphError, Link, ModuleId};
 pub use limits::{Budget, Limits};
 pub use measure::{Clock, Cost, MeasureRule, Measured, Measurements, StageTotals};

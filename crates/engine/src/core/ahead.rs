@@ -4,7 +4,7 @@
 //! engine's notes on it: some 200 ns each where the last cache is far. Asked for together they come together.
 
 use scoutline_base::DeviceId;
-use scoutline_path::{Burst, flow_of_message};
+use scoutline_path::{Burst, Probe, flow_of_message};
 use scoutline_ring::prefetch;
 
 use super::{Core, PULL_BURST};
@@ -20,14 +20,13 @@ impl Core {
             return;
         }
         let device = DeviceId(net as u16);
-        let mut keys = [None; PULL_BURST];
-        for (key, message) in keys.iter_mut().zip(burst) {
-            *key = flow_of_message(message, device);
-            if let Some(key) = key {
-                self.flows.prefetch(key);
+        let mut probes = [None; PULL_BURST];
+        for (probe, message) in probes.iter_mut().zip(burst) {
+            if let Some(key) = flow_of_message(message, device) {
+                probe.insert(self.flows.probe(&key)).prefetch();
             }
         }
-        for id in keys.iter().flatten().filter_map(|key| self.flows.lookup(key)) {
+        for id in probes.iter().flatten().filter_map(Probe::path) {
             self.paths.prefetch(id);
             if let Some(extra) = self.extras.get(id.index) {
                 prefetch(extra);

@@ -18,7 +18,7 @@
 //! page only ([`PAGE_LINES`] lines: some 10 µs), whatever the number of others. Pages are not joined again.
 //!
 //! Pages lie in slabs of 8 MiB that the kernel is asked to back by huge pages: with pages of 4 KiB most of a look-up among a
-//! million flows was the walk of the page table. For a burst, [`FlowTable::prefetch`] has the lines brought in together.
+//! million flows was the walk of the page table. For a burst, [`Probe::prefetch`] has the lines brought in together.
 
 use scoutline_base::{Address, DeviceId, PathId, Random};
 use scoutline_ring::{prefer_huge_pages, prefetch};
@@ -106,13 +106,14 @@ impl FlowTable {
     /// The path of this flow.
     #[inline(always)]
     pub fn lookup(&self, key: &FlowKey) -> Option<PathId> {
-        if is_v4(key) { self.v4.lookup(pack_v4(key)) } else { self.v6.lookup(pack_v6(key)) }
+        self.probe(key).path()
     }
 
-    /// Has the line in which a look-up of this flow begins brought into the cache.
+    /// Begins to look a flow up.
     #[inline(always)]
-    pub fn prefetch(&self, key: &FlowKey) {
-        if is_v4(key) { self.v4.prefetch(pack_v4(key)) } else { self.v6.prefetch(pack_v6(key)) }
+    pub fn probe(&self, key: &FlowKey) -> Probe<'_> {
+        let v6 = || Seek::V6(self.v6.search(pack_v6(key)));
+        Probe(if is_v4(key) { Seek::V4(self.v4.search(pack_v4(key))) } else { v6() })
     }
 
     /// Sets the path of a flow; gives the one that it had.
@@ -148,6 +149,74 @@ impl FlowTable {
     }
 }
 
+/// A flow that is being looked up: what can be done without its line is done.
+#[derive(Clone, Copy)]
+pub struct Probe<'t>(Seek<'t>);
+
+#[derive(Clone, Copy)]
+enum Seek<'t> {
+    V4(Search<'t, V4_WORDS, V4_SLOTS>),
+    V6(Search<'t, V6_WORDS, V6_SLOTS>),
+}
+
+/// A key, its page, and the line in which it is looked for first.
+#[derive(Clone, Copy)]
+struct Search<'t, const N: usize, const S: usize> {
+    lines: &'t Lines<N, S>,
+    home: usize,
+    key: [u64; N],
+}
+
+impl Probe<'_> {
+    /// Has the line in which it begins brought into the cache.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        match &self.0 {
+            Seek::V4(search) => prefetch(search.line()),
+            Seek::V6(search) => prefetch(search.line()),
+        }
+    }
+
+    /// The flow's path.
+    #[inline(always)]
+    pub fn path(&self) -> Option<PathId> {
+        match &self.0 {
+            Seek::V4(search) => search.path(),
+            Seek::V6(search) => search.path(),
+        }
+    }
+}
+
+impl<const N: usize, const S: usize> Search<'_, N, S> {
+    #[inline(always)]
+    fn line(&self) -> &Line<N, S> {
+        &self.lines[self.home % PAGE_LINES]
+    }
+
+    #[inline(always)]
+    fn path(&self) -> Option<PathId> {
+        let mut line = self.home;
+        // Ends: no page is full.
+        loop {
+            // All slots of a line are compared before anything is decided: which of them it is, nobody can predict.
+            let (mut path, mut found, mut free) = (0, false, false);
+            for slot in &self.lines[line % PAGE_LINES].0 {
+                let is_it = same(slot.key, self.key);
+                path |= if is_it { slot.path } else { 0 };
+                found |= is_it;
+                free |= slot.is_free();
+            }
+            if found {
+                return Some(unpack_path(path));
+            }
+            if free {
+                return None;
+            }
+            line += 1;
+        }
+    }
+}
+
 impl<const N: usize, const S: usize> Slots<N, S> {
     const PAGE_SLOTS: usize = PAGE_LINES * S;
     /// A page with more flows is divided: probes stay short, and end.
@@ -166,35 +235,10 @@ impl<const N: usize, const S: usize> Slots<N, S> {
         slots
     }
 
-    #[inline]
-    fn lookup(&self, key: [u64; N]) -> Option<PathId> {
+    #[inline(always)]
+    fn search(&self, key: [u64; N]) -> Search<'_, N, S> {
         let hash = self.hash(key);
-        let lines = self.lines(self.page_of(hash));
-        let mut line = home(hash);
-        // Ends: no page is full.
-        loop {
-            // All slots of a line are compared before anything is decided: which of them it is, nobody can predict.
-            let (mut path, mut found, mut free) = (0, false, false);
-            for slot in &lines[line].0 {
-                let is_it = same(slot.key, key);
-                path |= if is_it { slot.path } else { 0 };
-                found |= is_it;
-                free |= slot.is_free();
-            }
-            if found {
-                return Some(unpack_path(path));
-            }
-            if free {
-                return None;
-            }
-            line = (line + 1) % PAGE_LINES;
-        }
-    }
-
-    #[inline]
-    fn prefetch(&self, key: [u64; N]) {
-        let hash = self.hash(key);
-        prefetch(&self.lines(self.page_of(hash))[home(hash)]);
+        Search { lines: self.lines(self.page_of(hash)), home: home(hash), key }
     }
 
     fn insert(&mut self, key: [u64; N], path: PathId) -> Option<PathId> {
