@@ -59,9 +59,19 @@ impl Datagram {
         input | output
     }
 
-    /// Something has come that is not in the pair.
-    pub(crate) fn has_more(&self, inner: &OwnedFd) -> bool {
-        !self.held.is_empty() || sys::events(inner, libc::POLLIN) != 0
+    /// Whether something has come that is not in the pair: it is held then.
+    ///
+    /// # Errors
+    /// As [`Datagram::refill`].
+    pub(crate) fn look(&mut self, inner: &OwnedFd, space: &mut [u8]) -> io::Result<bool> {
+        if self.held.is_empty() {
+            match sys::receive_message(inner, space, 0) {
+                Ok((len, facts, _)) => self.held.push_back((space[..len].to_vec(), facts)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Something waits for room at the path.
@@ -192,14 +202,8 @@ impl Datagram {
     /// An error that waited at the path.
     pub(crate) fn refill(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> io::Result<Moved> {
         for _ in 0..ROUNDS {
-            let (bytes, facts) = match self.held.pop_front() {
-                Some(held) => held,
-                None => match sys::receive_message(inner, space, 0) {
-                    Ok((len, facts, _)) => (space[..len].to_vec(), facts),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Moved::All),
-                    Err(error) => return Err(error),
-                },
-            };
+            self.look(inner, space)?;
+            let Some((bytes, facts)) = self.held.pop_front() else { return Ok(Moved::All) };
             let alike = self.front.as_ref().is_none_or(|front| *front == facts && facts.control.is_empty());
             if !alike && sys::untaken(peer) > 0 {
                 self.held.push_front((bytes, facts));
@@ -244,19 +248,17 @@ impl Datagram {
         sys::kernel_connect(peer, &name)
     }
 
-    /// The next datagram, for a call that asks from whom it is, into `space`: its own length and what belongs to it.
-    /// `outer` is the program's end.
+    /// The next datagram of the pair, for a call that asks from whom it is, into `space`: its own length and what belongs
+    /// to it. `outer` is the program's end.
     ///
     /// # Errors
     /// `WouldBlock`: there is none.
     pub(crate) fn take(
         &mut self,
-        (peer, inner): (&OwnedFd, &OwnedFd),
         outer: &OwnedFd,
         peek: bool,
         space: &mut [u8],
     ) -> io::Result<(usize, Facts)> {
-        self.refill(peer, inner, space)?;
         let facts = self.front.clone().unwrap_or_default();
         let flags = libc::MSG_TRUNC | if peek { libc::MSG_PEEK } else { 0 };
         sys::receive(outer, space, flags).map(|len| (len.min(space.len()), facts))
@@ -290,8 +292,8 @@ mod tests {
         }
 
         fn take(&mut self, peek: bool) -> Option<(Vec<u8>, Facts)> {
-            let ends = (&self.peer, &self.inner);
-            let taken = self.datagram.take(ends, &self.outer, peek, &mut self.space);
+            self.datagram.refill(&self.peer, &self.inner, &mut self.space).unwrap();
+            let taken = self.datagram.take(&self.outer, peek, &mut self.space);
             taken.ok().map(|(len, facts)| (self.space[..len].to_vec(), facts))
         }
     }

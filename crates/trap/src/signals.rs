@@ -58,6 +58,12 @@ impl Watch {
     }
 }
 
+/// Whether a thread has signals to take, or may have.
+pub(crate) fn are_pending(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    pending(&status, || false) != Pending::Nobody
+}
+
 /// Until the next look at a call that has waited so long, among so many.
 fn interval(waited: Duration, waiting: usize) -> Duration {
     let [soon, seldom] = LOOKS;

@@ -294,18 +294,17 @@ impl Supervisor {
     }
 
     fn on_datagrams(&mut self, id: u64) {
-        self.fetch_for_datagrams(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
-        let inner = &socket.inner;
-        datagram.look_for_room(inner);
-        let drained = datagram.drain(peer, inner, &mut self.space);
-        let mut refilled = datagram.refill(peer, inner, &mut self.space);
+        datagram.look_for_room(&socket.inner);
+        let drained = datagram.drain(peer, &socket.inner, &mut self.space);
+        let mut refilled = self.refill(id);
         let failed = refilled.as_ref().err().map(sys::errno);
         if failed.is_some() {
             // What lies behind it is no edge.
-            refilled = datagram.refill(peer, inner, &mut self.space);
+            refilled = self.refill(id);
         }
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
         if matches!(refilled, Ok(Moved::More)) {
             // Watched anew it is an edge again.
             socket.watched.1 = Some(0);
@@ -324,13 +323,28 @@ impl Supervisor {
         self.retry(id);
     }
 
-    /// Whoever waits for datagrams in the kernel's call is to know from whom they are.
-    pub(crate) fn fetch_for_datagrams(&mut self, id: u64) {
-        if self.waits.are_left_at(id)
-            && let Some(Socket { state: State::Datagram(datagram), inner, .. }) = self.sockets.get(&id)
-            && datagram.has_more(inner)
-        {
+    /// Puts into the pair what may lie there. Whoever waits for it in the kernel's call is to know from whom it is.
+    ///
+    /// # Errors
+    /// An error that waited at the path.
+    pub(crate) fn refill(&mut self, id: u64) -> io::Result<Moved> {
+        let are_left = self.waits.are_left_at(id);
+        let Some(Socket { state: State::Datagram(datagram), peer: Some(_), inner, .. }) =
+            self.sockets.get_mut(&id)
+        else {
+            return Ok(Moved::All);
+        };
+        if are_left {
+            if !datagram.look(inner, &mut self.space)? {
+                return Ok(Moved::All);
+            }
             self.fetch(id);
+        }
+        match self.sockets.get_mut(&id) {
+            Some(Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. }) => {
+                datagram.refill(peer, inner, &mut self.space)
+            }
+            _ => Ok(Moved::All),
         }
     }
 

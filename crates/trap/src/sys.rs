@@ -16,7 +16,7 @@ pub(crate) use bare::{
     kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
-pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, RESTARTS_LIMITED, can_fetch, fetch};
+pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, RESTARTS_LIMITED, Stop, can_fetch, reap, stop};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;

@@ -61,10 +61,13 @@ pub(crate) fn place(call: &Call) -> Place {
     }
 }
 
-/// A debugger has the thread.
-pub(crate) fn is_traced(thread: u32) -> bool {
+/// A debugger has the thread; and it is not the only one of its process.
+pub(crate) fn company(thread: u32) -> (bool, bool) {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    !status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() == "0"))
+    let is = |name: &str, value: &str| {
+        status.lines().any(|line| line.strip_prefix(name).is_some_and(|found| found.trim() == value))
+    };
+    (!is("TracerPid:", "0"), !is("Threads:", "1"))
 }
 
 pub(crate) fn exists(thread: u32) -> bool {

@@ -16,14 +16,16 @@ use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{Pending, Stops, Watch};
+use crate::signals::{self, Pending, Stops, Watch};
 use crate::socket::{Socket, State};
 use crate::supervisor::{ENDED, Supervisor};
-use crate::sys;
+use crate::sys::{self, Stop};
 use crate::target::{self, Place};
 
 /// How long a call is blocked at most, if it can be left to the kernel: that, and to fetch its thread, takes some 350 µs.
 const SHORT: Duration = Duration::from_millis(10);
+/// How often is looked whether a thread has ended.
+const ENDS: Duration = Duration::from_millis(1);
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY: usize = 256;
 
@@ -32,6 +34,10 @@ pub(crate) struct Waits {
     blocked: Vec<Wait>,
     /// Those that the kernel has, by thread.
     left: HashMap<u32, Left>,
+    /// Threads that end, and are to be waited for.
+    ending: Vec<u32>,
+    /// The number that the next call has, if none is missing.
+    next_id: Option<u64>,
     stops: Stops,
     /// So many are looked through for those of threads that are gone.
     crowd: usize,
@@ -47,6 +53,8 @@ struct Wait {
     deadline: Option<(Instant, i32)>,
     /// When it is left to the kernel.
     leaves: Option<Instant>,
+    /// Its thread has just looked for signals.
+    is_fresh: bool,
     signals: Watch,
     held: Option<Held>,
 }
@@ -71,6 +79,8 @@ impl Waits {
         Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
+            ending: Vec::new(),
+            next_id: None,
             stops: Stops::default(),
             crowd: MANY,
             means: (fetches, fetches && crate::can_connect()),
@@ -81,6 +91,14 @@ impl Waits {
     pub(crate) fn clear(&mut self) {
         self.blocked.clear();
         self.left.clear();
+    }
+
+    /// The kernel numbers calls one by one (`seccomp_next_notify_id`). One that was ended by a signal before it was taken leaves
+    /// a gap: it may be what a fetched thread made, and the next one, which has all of its time before it, looks like it.
+    fn see_number(&mut self, id: u64) {
+        if self.next_id.replace(id.wrapping_add(1)).is_some_and(|expected| expected != id) {
+            self.left.retain(|_, left| !left.fetched || left.wait.deadline.is_none());
+        }
     }
 
     /// The threads whose calls at a socket the kernel has.
@@ -101,10 +119,15 @@ impl Supervisor {
             let look = self.is_looked_at(wait).then(|| wait.signals.next());
             [wait.deadline.map(|(when, _)| when), wait.leaves, look]
         };
-        self.waits.blocked.iter().flat_map(of).flatten().min()
+        let left = self.waits.left.values().filter(|left| !left.fetched);
+        let ends = left.filter_map(|left| left.wait.deadline).map(|(when, _)| when);
+        let ending = self.waits.ending.first().map(|_| Instant::now() + ENDS);
+        self.waits.blocked.iter().flat_map(of).flatten().chain(ends).chain(ending).min()
     }
 
     pub(crate) fn see_to_waits(&mut self) {
+        self.waits.ending.retain(|&thread| !sys::reap(thread));
+        self.fetch_late_calls();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
             self.leave_long_waits();
@@ -128,7 +151,8 @@ impl Supervisor {
         let deadline = limit.map(|(limit, errno)| (now + limit, errno));
         let leaves = self.can_leave(&call, socket, limit.is_some()).then(|| now + SHORT);
         let held = outer.and_then(|outer| self.hold(outer, call.thread));
-        self.waits.blocked.push(Wait { call, socket, deadline, leaves, signals: Watch::new(now), held });
+        let signals = Watch::new(now);
+        self.waits.blocked.push(Wait { call, socket, deadline, leaves, is_fresh: false, signals, held });
     }
 
     /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
@@ -212,8 +236,12 @@ impl Supervisor {
             // Nothing lies at its end, then.
             let Some(mut wait) = self.try_again(wait) else { continue };
             wait.leaves = None;
-            if !self.may_leave(&wait) {
+            let (is_traced, has_others) = target::company(wait.call.thread);
+            if is_traced || !self.may_leave(&wait) {
                 self.waits.blocked.push(wait);
+            } else if has_others && wait.deadline.is_some() && !wait.is_fresh {
+                // A signal that another thread took may have left a mark, for which it would say EINTR.
+                self.interrupt(wait, false);
             } else if let Delivery::Done(_) = self.listener.answer(&wait.call, &Answer::Native) {
                 wait.held = None;
                 self.waits.left.insert(wait.call.thread, Left { wait, fetched: false });
@@ -221,7 +249,7 @@ impl Supervisor {
         }
     }
 
-    /// The kernel has the same call before it as we, nothing would end it there, and its thread can be fetched.
+    /// The kernel has the same call before it as we, and nothing would end it there.
     fn may_leave(&self, Wait { call, socket, .. }: &Wait) -> bool {
         let Some(socket) = self.sockets.get(socket) else { return false };
         let is_empty = match &socket.state {
@@ -231,16 +259,30 @@ impl Supervisor {
         let found = target::descriptor(call.thread, call.fd());
         let is_it = found
             .is_some_and(|found| !found.non_blocking && socket.inode().is_ok_and(|it| it == found.inode));
-        is_empty && is_it && target::place(call) == Place::InCall && !target::is_traced(call.thread)
+        is_empty && is_it && target::place(call) == Place::InCall
     }
 
     /// Something is to come to the program's end of a socket: who waits there in the kernel's call makes it again first.
     pub(crate) fn fetch(&mut self, id: u64) {
-        for thread in self.waits.left_at(id).collect::<Vec<_>>() {
-            if let Some(left) = self.waits.left.remove(&thread)
+        let here: Vec<_> = self.waits.left_at(id).collect();
+        self.fetch_all(&here);
+    }
+
+    /// The kernel began the time of a call anew when it got it.
+    fn fetch_late_calls(&mut self) {
+        let now = Instant::now();
+        let is_late = |left: &Left| !left.fetched && left.wait.deadline.is_some_and(|(when, _)| when <= now);
+        let late: Vec<_> =
+            self.waits.left.iter().filter(|(_, left)| is_late(left)).map(|(&it, _)| it).collect();
+        self.fetch_all(&late);
+    }
+
+    fn fetch_all(&mut self, threads: &[u32]) {
+        for thread in threads {
+            if let Some(left) = self.waits.left.remove(thread)
                 && let Some(wait) = self.fetch_one(left.wait)
             {
-                self.waits.left.insert(thread, Left { wait, fetched: true });
+                self.waits.left.insert(*thread, Left { wait, fetched: true });
             }
         }
     }
@@ -261,14 +303,37 @@ impl Supervisor {
             };
             wait.held = self.hold(outer, call.thread);
         }
-        // Who is traced meanwhile has been fetched by that.
-        let _ = sys::fetch(call.thread, call.number, || {});
-        Some(wait)
+        wait.is_fresh = false;
+        match sys::stop(call.thread, || {}) {
+            Ok(stop) => self.release(stop).then_some(wait),
+            // Who is traced meanwhile has been fetched by that.
+            Err(_) => Some(wait),
+        }
+    }
+
+    /// Lets a thread go on: whether it makes its call again at once, as far as is known.
+    fn release(&mut self, stop: Stop) -> bool {
+        match stop {
+            Stop::Ended => false,
+            Stop::Ends(thread) => {
+                self.waits.ending.push(thread);
+                false
+            }
+            Stop::Stopped(stopped) => {
+                let thread = stopped.thread;
+                let makes_it_again = stopped.signal == 0 && !signals::are_pending(thread);
+                if !stopped.release() {
+                    self.waits.ending.push(thread);
+                }
+                makes_it_again
+            }
+        }
     }
 
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
     /// thread did before is over.
     pub(crate) fn resume(&mut self, call: &Call) -> bool {
+        self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
         let Some(Left { mut wait, fetched }) = self.waits.left.remove(&call.thread) else { return false };
@@ -279,8 +344,7 @@ impl Supervisor {
         wait.call = *call;
         if let Some(mut wait) = self.try_again(wait) {
             let now = Instant::now();
-            // What has a limit would begin it anew.
-            wait.leaves = wait.deadline.is_none().then(|| now + SHORT);
+            wait.leaves = Some(if wait.is_fresh { now } else { now + SHORT });
             wait.signals = Watch::new(now);
             self.waits.blocked.push(wait);
         }
@@ -305,19 +369,21 @@ impl Supervisor {
     }
 
     /// Has the kernel do what signals want of a call that is blocked: there may be none, unless that is sure.
-    fn interrupt(&mut self, wait: Wait, is_sure: bool) {
+    fn interrupt(&mut self, mut wait: Wait, is_sure: bool) {
         let (call, is_limited) = (wait.call, wait.deadline.is_some());
         let answer = |errno| {
             self.listener.answer(&call, &Answer::error(errno));
         };
         let errno = if is_limited { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
-        if sys::fetch(call.thread, call.number, || answer(errno)).is_err() {
+        match sys::stop(call.thread, || answer(errno)) {
+            Ok(stop) => {
+                if self.release(stop) {
+                    wait.is_fresh = true;
+                    self.waits.left.insert(call.thread, Left { wait, fetched: true });
+                }
+            }
             // A debugger has it. Without a signal its program would be told that number.
-            return answer(if is_sure { errno } else { libc::EINTR });
-        }
-        // The same call has the same socket again, also where its number is another one's.
-        if !is_limited && !self.sockets.get(&wait.socket).is_some_and(|socket| is_at(&call, socket)) {
-            self.waits.left.insert(call.thread, Left { wait, fetched: true });
+            Err(_) => answer(if is_sure { errno } else { libc::EINTR }),
         }
     }
 

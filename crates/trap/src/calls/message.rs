@@ -191,17 +191,15 @@ impl Supervisor {
         if flags & libc::MSG_ERRQUEUE != 0 {
             return self.take_queued_error(on);
         }
-        self.fetch_for_datagrams(on.id);
+        fail_if_failed(on, self.socket(on)?)?;
+        let outer = self.end_of(on)?;
+        self.refill(on.id)?;
         let mut space = std::mem::take(&mut self.space);
         let taken = self.socket(on).and_then(|socket| {
-            fail_if_failed(on, socket)?;
-            let inode = socket.inode()?;
-            let Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. } = socket else {
+            let Socket { state: State::Datagram(datagram), inner, .. } = socket else {
                 return Err(Reply::error(libc::EINVAL));
             };
-            let outer = on.end(inode)?;
-            let peek = flags & libc::MSG_PEEK != 0;
-            match datagram.take((peer, inner), &outer, peek, &mut space) {
+            match datagram.take(&outer, flags & libc::MSG_PEEK != 0, &mut space) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let is_shut = sys::events(&outer, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
                     match wait(on, flags, (inner, libc::SO_RCVTIMEO), outer) {
@@ -237,15 +235,11 @@ impl Supervisor {
 
     /// The next one takes the place of the one that was taken, so that the descriptor stays readable.
     fn next_datagram(&mut self, on: On<'_>) {
-        self.fetch_for_datagrams(on.id);
-        let mut space = std::mem::take(&mut self.space);
-        if let Ok(socket) = self.socket(on)
-            && let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer)
-            && let Err(failed) = datagram.refill(peer, &socket.inner, &mut space)
+        if let Err(failed) = self.refill(on.id)
+            && let Ok(socket) = self.socket(on)
         {
             socket.on_error(sys::errno(&failed));
         }
-        self.space = space;
         self.give_error(on.id);
     }
 }

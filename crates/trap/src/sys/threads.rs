@@ -32,57 +32,89 @@ pub(crate) fn can_fetch() -> bool {
     asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// Has a thread leave the call that it waits in, see to its signals, and make the call anew, or say EINTR if they want that.
-/// `meanwhile` ends a sleep that only fatal signals end, by ERESTARTSYS or its kin.
+/// A thread that has left the call in which it slept, and stands still.
+pub(crate) struct Stopped {
+    pub(crate) thread: u32,
+    /// One that it takes just now, or 0.
+    pub(crate) signal: c_int,
+}
+
+/// What became of a thread that was to stop.
+pub(crate) enum Stop {
+    Stopped(Stopped),
+    /// It has ended.
+    Ended,
+    /// It ends, and its process knows of that only once it has been waited for here ([`reap`]).
+    Ends(u32),
+}
+
+/// Has a thread leave the call in which it sleeps. `meanwhile` ends a sleep that only fatal signals end, by ERESTARTSYS or
+/// its kin.
 ///
 /// # Errors
 /// It is gone, or somebody else's.
-pub(crate) fn fetch(thread: u32, number: i64, meanwhile: impl FnOnce()) -> io::Result<()> {
+pub(crate) fn stop(thread: u32, meanwhile: impl FnOnce()) -> io::Result<Stop> {
     request(libc::PTRACE_SEIZE, thread, 0, 0)?;
-    request(libc::PTRACE_INTERRUPT, thread, 0, 0)?;
+    let interrupted = request(libc::PTRACE_INTERRUPT, thread, 0, 0);
     meanwhile();
-    let Some((event, signal)) = stop_of(thread)? else { return Ok(()) };
-    let signal = if event == PTRACE_EVENT_STOP {
-        restart(thread, number);
-        0
-    } else {
-        // One that it was to take just now: it takes it.
-        signal
-    };
-    request(libc::PTRACE_DETACH, thread, 0, signal as usize)
+    if interrupted.is_err() {
+        return Ok(Stop::Ends(thread));
+    }
+    let Some(status) = wait_for(thread, 0)? else { return Ok(Stop::Ends(thread)) };
+    if !libc::WIFSTOPPED(status) {
+        return Ok(Stop::Ended);
+    }
+    let signal = if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
+    Ok(Stop::Stopped(Stopped { thread, signal }))
 }
 
-/// The next stop of a thread that is ours; `None`: it has ended.
-fn stop_of(thread: u32) -> io::Result<Option<(c_int, c_int)>> {
+impl Stopped {
+    /// Lets it go: it sees to its signals, and makes the call anew, or says EINTR if they want that. False: it ends, as
+    /// [`Stop::Ends`].
+    pub(crate) fn release(self) -> bool {
+        restart(self.thread);
+        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
+    }
+}
+
+/// Whether a thread that ends has ended.
+pub(crate) fn reap(thread: u32) -> bool {
+    match wait_for(thread, libc::WNOHANG) {
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => request(libc::PTRACE_DETACH, thread, 0, 0).is_ok(),
+        Ok(None) => false,
+        Ok(Some(_)) | Err(_) => true,
+    }
+}
+
+/// The next that there is to tell of a thread that is ours.
+fn wait_for(thread: u32, flags: c_int) -> io::Result<Option<c_int>> {
     let mut status = 0;
     loop {
         // SAFETY: writes one number.
-        match check(unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL) }) {
+        let waited = unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | flags) };
+        match check(waited) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            waited => {
-                waited?;
-                break;
-            }
+            waited => return waited.map(|who| (who != 0).then_some(status)),
         }
     }
-    Ok(libc::WIFSTOPPED(status).then(|| (status >> 16, libc::WSTOPSIG(status))))
 }
 
-/// What has a limit says EINTR at each stop; as long as no signal is there, that is not for the program.
+/// What has a limit, or waits for events, says EINTR at each stop; unless a handler runs, that is not for the program.
 #[cfg(target_arch = "x86_64")]
-fn restart(thread: u32, number: i64) {
+fn restart(thread: u32) {
     let read = |at: usize| {
         // SAFETY: as above; the C library returns the value.
         unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, thread, at, 0) }
     };
-    if read(NUMBER) == number && read(RESULT) == -i64::from(libc::EINTR) {
+    // Where it is in no call the number is below zero.
+    if read(NUMBER) >= 0 && read(RESULT) == -i64::from(libc::EINTR) {
         let _ = request(libc::PTRACE_POKEUSER, thread, RESULT, (-(ERESTARTNOHAND as isize)) as usize);
     }
 }
 
 /// Such calls are not left to the kernel (`RESTARTS_LIMITED`).
 #[cfg(not(target_arch = "x86_64"))]
-fn restart(_: u32, _: i64) {}
+fn restart(_: u32) {}
 
 /// Whether a call that has a limit can be made anew.
 pub(crate) const RESTARTS_LIMITED: bool = cfg!(target_arch = "x86_64");
@@ -127,7 +159,8 @@ mod tests {
         let child = receiver(theirs.as_raw_fd());
         for _ in 0..20 {
             await_call(child);
-            fetch(child, libc::SYS_recvfrom, || {}).unwrap();
+            let Stop::Stopped(stopped) = stop(child, || {}).unwrap() else { panic!("it has ended") };
+            assert!(stopped.release());
         }
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
@@ -152,8 +185,25 @@ mod tests {
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: numbers only, and a place that may be left out.
         unsafe { libc::waitid(libc::P_PID, child, ptr::null_mut(), libc::WEXITED | libc::WNOWAIT) };
-        assert!(fetch(child, libc::SYS_recvfrom, || {}).is_err());
+        assert!(stop(child, || {}).is_err());
         // SAFETY: as above.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
+    }
+    /// Else whoever waits for its process would for ever.
+    #[test]
+    fn who_is_killed_as_it_stands_is_given_back() {
+        let (_ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
+        let child = receiver(theirs.as_raw_fd());
+        await_call(child);
+        let Stop::Stopped(stopped) = stop(child, || {}).unwrap() else { panic!("it has ended") };
+        // SAFETY: numbers only.
+        unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) };
+        while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!stopped.release());
+        while !reap(child) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -508,6 +508,116 @@ CASE(a_limit_beside_others) {
     T(ms >= 950 && ms < 2500);
 }
 
+/* Many wait for the same socket, to which something comes now and then. */
+struct crowd {
+    int fd, done;
+    struct name from;
+    int got, strange, early, limit_ms;
+};
+
+static long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void take_one(struct crowd *crowd, int flags) {
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    char byte;
+    long since = now_ms();
+    long n = recvfrom(crowd->fd, &byte, 1, flags, (struct sockaddr *)&who, &len);
+    if (n < 0) {
+        int is_early = errno == EAGAIN && flags == 0 && now_ms() - since < crowd->limit_ms - 2;
+        __atomic_add_fetch(&crowd->early, is_early, __ATOMIC_SEQ_CST);
+        return;
+    }
+    int is_known = who.family == crowd->from.family && who.port == crowd->from.port;
+    __atomic_add_fetch(&crowd->strange, !is_known, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&crowd->got, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *take_all(void *given) {
+    struct crowd *crowd = given;
+    while (!__atomic_load_n(&crowd->done, __ATOMIC_ACQUIRE)) take_one(crowd, 0);
+    return NULL;
+}
+
+/* Threads of a crowd, and a sender to it. */
+static int gather(struct crowd *crowd, pthread_t *threads, int count, struct name *to) {
+    struct timeval limit = {crowd->limit_ms / 1000, crowd->limit_ms % 1000 * 1000};
+    int from = bound(&crowd->from);
+    crowd->fd = bound(to);
+    NEED(setsockopt(crowd->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+    for (int i = 0; i < count; i++) NEED(pthread_create(&threads[i], NULL, take_all, crowd) == 0);
+    return from;
+}
+
+static void disperse(struct crowd *crowd, pthread_t *threads, int count) {
+    __atomic_store_n(&crowd->done, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    out("strange %d, early %d", crowd->strange, crowd->early);
+}
+
+/* One waits and one looks: whoever gets it knows from whom it is. */
+CASE(looked_for_while_a_thread_waits) {
+    struct crowd crowd = {.limit_ms = 200};
+    struct name to;
+    pthread_t thread;
+    int from = gather(&crowd, &thread, 1, &to);
+    for (int i = 0; i < 80; i++) {
+        NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+        for (long since = now_ms(); now_ms() - since < 15;) take_one(&crowd, MSG_DONTWAIT);
+    }
+    disperse(&crowd, &thread, 1);
+    out("got %d", crowd.got);
+}
+
+/* Signals with what comes: no call's time is shorter than it is. */
+CASE(limits_of_a_crowd_among_signals) {
+    enum { MANY = 6 };
+    struct crowd crowd = {.limit_ms = 60};
+    struct name to;
+    pthread_t threads[MANY];
+    handle(SIGUSR1, 0);
+    int from = gather(&crowd, threads, MANY, &to);
+    for (int i = 0; i < 60; i++) {
+        NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+        usleep(i % 6 * 100);
+        for (int j = 1; j < MANY; j++) pthread_kill(threads[j], SIGUSR1);
+        usleep(20000);
+    }
+    disperse(&crowd, threads, MANY);
+}
+
+/* A process ends while all of its threads wait, and something comes: who waits for it is told. */
+CASE(ends_while_something_comes) {
+    enum { MANY = 20 };
+    struct crowd crowd = {.limit_ms = 5000};
+    struct name to;
+    pthread_t threads[MANY];
+    int ended = 0;
+    for (int round = 0; round < 40; round++) {
+        crowd.from.family = 0;
+        pid_t child;
+        int from = gather(&crowd, threads, 0, &to);
+        if ((child = fork()) == 0) {
+            for (int i = 0; i < MANY; i++) NEED(pthread_create(&threads[i], NULL, take_all, &crowd) == 0);
+            usleep(15000 + round * 200);
+            if (round % 2) kill(getpid(), SIGKILL);
+            _exit(0);
+        }
+        int status;
+        while (waitpid(child, &status, WNOHANG) == 0) {
+            NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+            usleep(500);
+        }
+        ended += round % 2 ? WIFSIGNALED(status) : WIFEXITED(status);
+        NEED(close(from) == 0 && close(crowd.fd) == 0);
+    }
+    T(ended);
+}
+
 /* A debugger comes and goes. */
 CASE(traced_while_it_receives) {
     int port, fd = pair(&port);
