@@ -6,9 +6,9 @@
 //!               └────────────── the thread makes it anew ◀── fetched, before anything comes to its end
 //! ```
 //! A call that is blocked is in the supervisor's hands: only fatal signals end it ([`crate::signals`]). One that is left to
-//! the kernel waits at the program's end, where nothing comes, like any other: signals, a debugger, a stop and the end of its
-//! time are the kernel's business. Before something does come there, its thread is fetched (`ptrace(2)`), so that the call
-//! is trapped again, and answered with an address or a connection.
+//! the kernel waits at the program's end, where nothing comes, like any other: signals, a debugger and a stop are the
+//! kernel's business. Before something does come there, or when its time is over, its thread is fetched (`ptrace(2)`), so
+//! that the call is trapped again, and answered with an address or a connection.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
