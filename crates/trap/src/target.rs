@@ -70,8 +70,10 @@ pub(crate) fn company(thread: u32) -> (bool, bool) {
     (!is("TracerPid:", "0"), !is("Threads:", "1"))
 }
 
+/// It is there, and has not ended.
 pub(crate) fn exists(thread: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{thread}")).exists()
+    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// A duplicate of a thread's descriptor, if it still is the file that it was.

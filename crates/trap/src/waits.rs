@@ -200,6 +200,7 @@ impl Supervisor {
         for wait in self.waits.blocked.extract_if(.., |wait| wait.socket == id) {
             self.listener.answer(&wait.call, &Answer::error(libc::EINVAL));
         }
+        self.waits.left.retain(|_, left| left.wait.socket != id);
     }
 
     fn give_up_late_calls(&mut self) {
@@ -216,8 +217,12 @@ impl Supervisor {
     fn can_leave(&self, call: &Call, socket: u64, is_limited: bool) -> bool {
         let (fetches, keeps) = self.waits.means;
         let can_again = !is_limited || sys::RESTARTS_LIMITED;
+        let [_, _, second, third, ..] = call.arguments;
+        // The pair refuses what UDP takes no notice of.
+        let is_plain = |flags: u64| flags as i32 & libc::MSG_OOB == 0;
         match call.number {
-            libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg => fetches && can_again,
+            libc::SYS_recvfrom | libc::SYS_recvmmsg => fetches && can_again && is_plain(third),
+            libc::SYS_recvmsg => fetches && can_again && is_plain(second),
             libc::SYS_accept | libc::SYS_accept4 => keeps && can_again,
             // What it says at the end of its time is not what this one says.
             libc::SYS_connect => {
@@ -295,6 +300,10 @@ impl Supervisor {
         }
         let socket = self.sockets.get(&id)?;
         if !is_at(&call, socket) {
+            // It would be made with whatever has the number now; the stand-in tells it by itself.
+            if call.number == libc::SYS_connect {
+                return None;
+            }
             // The number is closed, or another file's.
             let Some(outer) = self.outer(socket) else {
                 // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
@@ -322,10 +331,11 @@ impl Supervisor {
             Stop::Stopped(stopped) => {
                 let thread = stopped.thread;
                 let makes_it_again = stopped.signal == 0 && !signals::are_pending(thread);
-                if !stopped.release() {
+                let goes_on = stopped.release();
+                if !goes_on {
                     self.waits.ending.push(thread);
                 }
-                makes_it_again
+                goes_on && makes_it_again
             }
         }
     }
@@ -344,7 +354,8 @@ impl Supervisor {
         wait.call = *call;
         if let Some(mut wait) = self.try_again(wait) {
             let now = Instant::now();
-            wait.leaves = Some(if wait.is_fresh { now } else { now + SHORT });
+            let can_leave = self.can_leave(call, wait.socket, wait.deadline.is_some());
+            wait.leaves = can_leave.then_some(if wait.is_fresh { now } else { now + SHORT });
             wait.signals = Watch::new(now);
             self.waits.blocked.push(wait);
         }

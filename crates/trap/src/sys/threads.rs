@@ -3,8 +3,13 @@
 use std::ffi::{c_int, c_uint};
 use std::io::{self, ErrorKind};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use super::check;
+
+/// A thread stops within some 20 µs if a processor is free, and is waited for no longer than this at a time.
+const SOON: Duration = Duration::from_micros(200);
+const LONG: Duration = Duration::from_millis(100);
 
 /// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
@@ -44,7 +49,7 @@ pub(crate) enum Stop {
     Stopped(Stopped),
     /// It has ended.
     Ended,
-    /// It ends, and its process knows of that only once it has been waited for here ([`reap`]).
+    /// It ends, and its process knows of that only once it has been waited for here; or it stops only later ([`reap`]).
     Ends(u32),
 }
 
@@ -60,12 +65,16 @@ pub(crate) fn stop(thread: u32, meanwhile: impl FnOnce()) -> io::Result<Stop> {
     if interrupted.is_err() {
         return Ok(Stop::Ends(thread));
     }
-    let Some(status) = wait_for(thread, 0)? else { return Ok(Stop::Ends(thread)) };
+    let Some(status) = wait_a_little(thread)? else { return Ok(Stop::Ends(thread)) };
     if !libc::WIFSTOPPED(status) {
         return Ok(Stop::Ended);
     }
-    let signal = if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
-    Ok(Stop::Stopped(Stopped { thread, signal }))
+    Ok(Stop::Stopped(Stopped { thread, signal: signal_of(status) }))
+}
+
+/// The signal that a thread takes as it stops.
+fn signal_of(status: c_int) -> c_int {
+    if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) }
 }
 
 impl Stopped {
@@ -77,21 +86,37 @@ impl Stopped {
     }
 }
 
-/// Whether a thread that ends has ended.
+/// Whether a thread that ends has ended, or one that had not stopped has, and goes on.
 pub(crate) fn reap(thread: u32) -> bool {
-    match wait_for(thread, libc::WNOHANG) {
-        Ok(Some(status)) if libc::WIFSTOPPED(status) => request(libc::PTRACE_DETACH, thread, 0, 0).is_ok(),
+    match look_at(thread) {
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
+            Stopped { thread, signal: signal_of(status) }.release()
+        }
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
     }
 }
 
-/// The next that there is to tell of a thread that is ours.
-fn wait_for(thread: u32, flags: c_int) -> io::Result<Option<c_int>> {
+/// The next that there is to tell of a thread that is ours, if it comes soon: one that ends may have to wait for others, and
+/// those for us.
+fn wait_a_little(thread: u32) -> io::Result<Option<c_int>> {
+    let begin = Instant::now();
+    loop {
+        let told = look_at(thread)?;
+        if told.is_some() || begin.elapsed() > LONG {
+            return Ok(told);
+        }
+        if begin.elapsed() < SOON { std::thread::yield_now() } else { std::thread::sleep(SOON) }
+    }
+}
+
+/// What there is to tell of it now.
+fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     let mut status = 0;
     loop {
         // SAFETY: writes one number.
-        let waited = unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | flags) };
+        let waited =
+            unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | libc::WNOHANG) };
         match check(waited) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             waited => return waited.map(|who| (who != 0).then_some(status)),
@@ -122,7 +147,6 @@ pub(crate) const RESTARTS_LIMITED: bool = cfg!(target_arch = "x86_64");
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd as _;
-    use std::time::Duration;
 
     use super::super::{pair, send, set_option};
     use super::*;
