@@ -27,6 +27,7 @@ const EVENTS: usize = 64;
 const SPACE: usize = 128 << 10;
 /// How often what is full is looked at.
 const FULL_LOOKS: Duration = Duration::from_millis(10);
+
 /// The supervisor of one program and of all that it starts.
 pub(crate) struct Supervisor {
     pub(crate) listener: Listener,

@@ -189,10 +189,12 @@ impl Supervisor {
             return None;
         }
         match self.handle_again(&wait.call, wait.socket, wait.held.as_ref().map(|held| &held.outer)) {
-            Reply::Later { .. } => return Some(wait),
-            reply => self.reply(wait.call, reply),
+            Reply::Later { .. } => Some(wait),
+            reply => {
+                self.reply(wait.call, reply);
+                None
+            }
         }
-        None
     }
 
     /// A socket is gone.
