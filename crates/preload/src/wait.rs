@@ -439,6 +439,8 @@ pub(crate) fn spin(region: &Region, mut ready: impl FnMut() -> bool) -> bool {
 /// What a call keeps from one sleep on a socket to the next. What it does between its sleeps is [`cancel::uncancelled`].
 #[derive(Default)]
 pub(crate) struct Patience {
+    /// It has slept, and its limit is what the socket said then, whatever that says now.
+    began: bool,
     deadline: Option<u64>,
     /// The call has done a part of its work: a signal handler ends it, restarting or not, for it has something to say.
     pub(crate) has_part: bool,
@@ -455,7 +457,7 @@ impl Patience {
         timeout_us: &AtomicU64,
         ready: impl Fn() -> bool,
     ) -> Result<(), c_int> {
-        if self.deadline.is_none() {
+        if !std::mem::replace(&mut self.began, true) {
             self.deadline = deadline_us(timeout_us.load(Ordering::Relaxed));
         }
         sleep_until(socket, self, ready)

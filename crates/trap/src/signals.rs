@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::listener::Call;
+use crate::target::{self, Status};
 
 /// How soon and how seldom is looked.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
@@ -40,28 +41,32 @@ impl Watch {
         Watch { since: now, next: now + LOOKS[0] }
     }
 
+    /// A call that has waited long ago already waits on, among so many.
+    pub(crate) fn begin_again(&mut self, now: Instant, waiting: usize) {
+        self.next = now + interval(now.saturating_duration_since(self.since), waiting);
+    }
+
     /// When to look.
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
     /// Looks, when it is time to; so many calls wait.
-    pub(crate) fn look(&mut self, call: &Call, waiting: usize, stops: &mut Stops, now: Instant) -> Pending {
+    pub(crate) fn look(&mut self, call: &Call, waiting: usize, control: &mut JobControl, now: Instant) -> Pending {
         if now < self.next {
             return Pending::Nobody;
         }
-        self.next = now + interval(now.saturating_duration_since(self.since), waiting);
-        let thread = call.thread;
-        let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-        let process = number(&status, "Tgid:").unwrap_or(0);
-        pending(&status, || stops.is_another_stopped(process, thread, now))
+        self.begin_again(now, waiting);
+        let Some(status) = Status::of(call.thread) else { return Pending::Nobody };
+        pending(&status, || control.is_another_stopped(status.process, call.thread, now))
     }
 }
 
-/// Whether a thread has signals to take, or may have.
-pub(crate) fn are_pending(thread: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    pending(&status, || false) != Pending::Nobody
+/// Whether a handler may run in a thread now, which takes this signal (0: none) just now.
+pub(crate) fn may_run_handlers(thread: u32, signal: i32) -> bool {
+    let taken = signal.checked_sub(1).map_or(0, |bit| 1 << bit);
+    // One that is gone makes no call.
+    Status::of(thread).is_none_or(|status| (taken | open(&status)) & status.caught != 0)
 }
 
 /// Until the next look at a call that has waited so long, among so many.
@@ -71,37 +76,29 @@ fn interval(waited: Duration, waiting: usize) -> Duration {
     (waited / PART).clamp(soon, seldom * many.max(1))
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+/// The signals that a thread would take, or may.
+fn open(status: &Status) -> u64 {
+    (status.own | status.shared) & !status.blocked
 }
 
-fn number(status: &str, name: &str) -> Option<u32> {
-    field(status, name)?.parse().ok()
-}
-
-/// `status` is a thread's (`proc_pid_status(5)`). Where one thread of a process is stopped, all are to stop.
-fn pending(status: &str, is_another_stopped: impl FnOnce() -> bool) -> Pending {
-    let mask = |name| field(status, name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
-    let open = !mask("SigBlk:");
-    let is_alone = number(status, "Threads:") == Some(1);
-    let shared = mask("ShdPnd:") & open;
-    if mask("SigPnd:") & open != 0 || is_alone && shared != 0 || !is_alone && is_another_stopped() {
-        Pending::This
-    } else if shared != 0 {
-        Pending::Any
-    } else {
-        Pending::Nobody
+/// Where one thread of a process is stopped, all are to stop.
+fn pending(status: &Status, is_another_stopped: impl FnOnce() -> bool) -> Pending {
+    let is_alone = status.threads == 1;
+    if open(status) == 0 {
+        return if !is_alone && is_another_stopped() { Pending::This } else { Pending::Nobody };
     }
+    let is_own = status.own & !status.blocked != 0;
+    if is_own || is_alone || is_another_stopped() { Pending::This } else { Pending::Any }
 }
 
 /// Which processes are being stopped.
 #[derive(Debug, Default)]
-pub(crate) struct Stops {
+pub(crate) struct JobControl {
     /// None of their threads was, when they were looked at last; and when to look again.
     none: HashMap<u32, Instant>,
 }
 
-impl Stops {
+impl JobControl {
     /// Whether a thread of a process beside this one has been stopped by a signal, as far as was looked lately.
     fn is_another_stopped(&mut self, process: u32, thread: u32, now: Instant) -> bool {
         if self.none.get(&process).is_some_and(|&next| now < next) {
@@ -112,9 +109,7 @@ impl Stops {
         let mut count = 0;
         for id in threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
             count += 1;
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            let state = stat.rsplit_once(')').map_or("", |(_, rest)| rest.trim_start());
-            if id != thread && state.starts_with('T') {
+            if id != thread && target::state(id) == Some('T') {
                 return true;
             }
         }
@@ -127,11 +122,8 @@ impl Stops {
 mod tests {
     use super::*;
 
-    fn status(threads: u32, [own, shared, blocked]: [u64; 3]) -> String {
-        format!(
-            "Name:\tx\nTgid:\t7\nPid:\t7\nThreads:\t{threads}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\n\
-             ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t0\n"
-        )
+    fn status(threads: u32, [own, shared, blocked]: [u64; 3]) -> Status {
+        Status { process: 7, threads, own, shared, blocked, ..Status::default() }
     }
 
     #[test]
@@ -141,7 +133,6 @@ mod tests {
         assert_eq!(of([4, 6, 6]), Pending::Nobody);
         assert_eq!(of([4, 0, 2]), Pending::This);
         assert_eq!(of([0, 4, 2]), Pending::This);
-        assert_eq!(pending("", || false), Pending::Nobody, "the thread is gone");
     }
 
     #[test]

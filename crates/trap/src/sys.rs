@@ -16,7 +16,7 @@ pub(crate) use bare::{
     kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
-pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, RESTARTS_LIMITED, Stop, can_fetch, reap, stop};
+pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, RESTARTS_LIMITED, Seized, Stop, can_fetch, reap, seize};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;
@@ -24,6 +24,9 @@ const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;
 const SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: c_ulong = 1 << 5;
 /// From `linux/pidfd.h` (6.9): the descriptor of a thread that is not its group's leader.
 const PIDFD_THREAD: c_uint = libc::O_EXCL as c_uint;
+
+/// Descriptors that no socket gets.
+const SPARE: libc::rlim_t = 16;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
@@ -105,15 +108,33 @@ pub(crate) fn try_dispatch() -> io::Result<()> {
     }
 }
 
-/// As many descriptors as are allowed: each socket of the program takes two.
+/// As many descriptors as are allowed, but for the spare ones: each socket of the program takes two.
 pub(crate) fn raise_descriptor_limit() {
+    limit_descriptors(SPARE);
+}
+
+/// All that are allowed, but for so many.
+fn limit_descriptors(kept: libc::rlim_t) {
     // SAFETY: fills and reads a structure of ours.
     unsafe {
         let mut limit: libc::rlimit = zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
+            limit.rlim_cur = limit.rlim_max - kept.min(limit.rlim_max / 2);
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
+    }
+}
+
+/// For what is asked about the sockets that there are, when the others are all taken.
+pub(crate) fn with_spare<T>(ask: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match ask() {
+        Err(error) if errno(&error) == libc::EMFILE => {
+            limit_descriptors(0);
+            let told = ask();
+            limit_descriptors(SPARE);
+            told
+        }
+        told => told,
     }
 }
 

@@ -22,9 +22,28 @@ pub(crate) struct Descriptor {
     pub(crate) non_blocking: bool,
 }
 
+/// What `/proc` says of a thread in a file. The spare descriptors are for that, too.
+fn ask(thread: u32, file: &str) -> io::Result<String> {
+    let path = format!("/proc/{thread}/{file}");
+    sys::with_spare(|| std::fs::read_to_string(&path))
+}
+
+/// Such an answer says that there is nothing.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(sys::errno(error), libc::ENOENT | libc::ESRCH)
+}
+
 /// Looks a descriptor of a thread up.
 pub(crate) fn descriptor(thread: u32, fd: i32) -> Option<Descriptor> {
-    parse(&std::fs::read_to_string(format!("/proc/{thread}/fdinfo/{fd}")).ok()?)
+    parse(&ask(thread, &format!("fdinfo/{fd}")).ok()?)
+}
+
+/// Whether a thread's descriptor is this file, as far as that is told.
+pub(crate) fn has(thread: u32, fd: i32, inode: u64) -> Option<bool> {
+    match ask(thread, &format!("fdinfo/{fd}")) {
+        Ok(text) => parse(&text).map(|found| found.inode == inode),
+        Err(error) => is_gone(&error).then_some(false),
+    }
 }
 
 fn parse(text: &str) -> Option<Descriptor> {
@@ -38,17 +57,24 @@ fn parse(text: &str) -> Option<Descriptor> {
 pub(crate) enum Place {
     /// It sleeps in this call.
     InCall,
-    /// It is on a processor, or would be: perhaps on the way to that sleep.
-    Running,
-    /// It sleeps elsewhere, or has ended; or nobody tells.
+    /// It is on a processor, or would be: perhaps on the way to that sleep. Or nobody tells.
+    Perhaps,
+    /// It sleeps elsewhere, or has ended.
     Elsewhere,
 }
 
 /// Where the thread of a call is (`proc_pid_syscall(5)`).
 pub(crate) fn place(call: &Call) -> Place {
-    let text = std::fs::read_to_string(format!("/proc/{}/syscall", call.thread)).unwrap_or_default();
+    match ask(call.thread, "syscall") {
+        Ok(text) => place_in(&text, call),
+        Err(error) if is_gone(&error) => Place::Elsewhere,
+        Err(_) => Place::Perhaps,
+    }
+}
+
+fn place_in(text: &str, call: &Call) -> Place {
     if text.trim_end() == "running" {
-        return Place::Running;
+        return Place::Perhaps;
     }
     let mut words = text.split_ascii_whitespace();
     let number = words.next().and_then(|word| word.parse().ok());
@@ -61,24 +87,58 @@ pub(crate) fn place(call: &Call) -> Place {
     }
 }
 
-/// A debugger has the thread; and it is not the only one of its process.
-pub(crate) fn company(thread: u32) -> (bool, bool) {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let is = |name: &str, value: &str| {
-        status.lines().any(|line| line.strip_prefix(name).is_some_and(|found| found.trim() == value))
-    };
-    (!is("TracerPid:", "0"), !is("Threads:", "1"))
+/// A thread and its signals (`proc_pid_status(5)`); of those bit n - 1 is number n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) process: u32,
+    /// A debugger has it, which has this number; 0: none.
+    pub(crate) tracer: u32,
+    /// So many its process has.
+    pub(crate) threads: u32,
+    /// They wait for this thread; for any of its process.
+    pub(crate) own: u64,
+    pub(crate) shared: u64,
+    /// They are to wait.
+    pub(crate) blocked: u64,
+    /// They have a handler.
+    pub(crate) caught: u64,
+}
+
+impl Status {
+    /// `None`: it is gone.
+    pub(crate) fn of(thread: u32) -> Option<Status> {
+        Status::parse(&ask(thread, "status").ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Status> {
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let number = |name: &str| field(name)?.parse().ok();
+        let mask = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+        Some(Status {
+            process: number("Tgid:")?,
+            tracer: number("TracerPid:")?,
+            threads: number("Threads:")?,
+            own: mask("SigPnd:")?,
+            shared: mask("ShdPnd:")?,
+            blocked: mask("SigBlk:")?,
+            caught: mask("SigCgt:")?,
+        })
+    }
+}
+
+/// The state of a thread, as one letter (`proc_pid_stat(5)`), unless it is gone.
+pub(crate) fn state(thread: u32) -> Option<char> {
+    ask(thread, "stat").ok()?.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// It is there, and has not ended.
 pub(crate) fn exists(thread: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+    state(thread).is_some_and(|state| !['Z', 'X'].contains(&state))
 }
 
 /// A duplicate of a thread's descriptor, if it still is the file that it was.
 pub(crate) fn duplicate(thread: u32, fd: i32, inode: u64) -> io::Result<OwnedFd> {
-    let taken = sys::take(&sys::pidfd(thread)?, fd)?;
+    let taken = sys::with_spare(|| sys::take(&sys::pidfd(thread)?, fd))?;
     if sys::inode(&taken)? == inode { Ok(taken) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
 }
 
@@ -153,12 +213,14 @@ pub(crate) fn may_have_port(thread: u32, address: &[u8]) -> bool {
     if port == 0 {
         return true;
     }
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let status = ask(thread, "status").unwrap_or_default();
     privilege::may_bind_all(privilege::effective(&status)) || port >= privilege::first_port()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -168,6 +230,42 @@ mod tests {
         let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t10\nino:\t7\n";
         assert_eq!(parse(text), Some(Descriptor { inode: 7, non_blocking: false }));
         assert_eq!(parse("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn whether_a_number_is_a_file_is_known_unless_nobody_tells() {
+        let pid = std::process::id();
+        let (one, other) = sys::pair(libc::SOCK_STREAM).unwrap();
+        let (inode, fd) = (sys::inode(&one).unwrap(), one.as_raw_fd());
+        let there = |fd| has(pid, fd, inode);
+        assert_eq!([there(fd), there(other.as_raw_fd()), there(i32::MAX)], [Some(true), Some(false), Some(false)]);
+        assert_eq!(has(i32::MAX as u32, fd, inode), Some(false), "the thread is gone");
+    }
+
+    #[test]
+    fn a_thread_is_in_its_call_with_the_same_arguments_only() {
+        let call = Call { id: 1, thread: 7, number: 45, arguments: [3, 0x7ff0, 16, 0, 0, 0] };
+        let place = |text| place_in(text, &call);
+        assert_eq!(place("45 0x3 0x7ff0 0x10 0x0 0x0 0x0 0x7ffe 0x7f00\n"), Place::InCall);
+        assert_eq!(place("45 0x4 0x7ff0 0x10 0x0 0x0 0x0 0x7ffe 0x7f00\n"), Place::Elsewhere);
+        assert_eq!(place("47 0x3 0x7ff0 0x10 0x0 0x0 0x0 0x7ffe 0x7f00\n"), Place::Elsewhere);
+        assert_eq!(place("45 0x3 0x7ff0\n"), Place::Elsewhere);
+        assert_eq!(place("-1 0x7ffe 0x7f00\n"), Place::Elsewhere);
+        assert_eq!(place("running\n"), Place::Perhaps);
+        assert_eq!(super::place(&Call { thread: i32::MAX as u32, ..call }), Place::Elsewhere);
+    }
+
+    #[test]
+    fn a_status_is_read_as_the_kernel_writes_it() {
+        let text = "Name:\tx\nTgid:\t7\nPid:\t8\nTracerPid:\t9\nThreads:\t2\nSigPnd:\t0000000000000001\n\
+                    ShdPnd:\t0000000000000010\nSigBlk:\t0000000000000100\nSigIgn:\t0\nSigCgt:\t0000000000001000\n";
+        let found = Status::parse(text).unwrap();
+        let Status { process, tracer, threads, own, shared, blocked, caught } = found;
+        assert_eq!((process, tracer, threads), (7, 9, 2));
+        assert_eq!([own, shared, blocked, caught], [1, 0x10, 0x100, 0x1000]);
+        assert_eq!(Status::parse("Name:\tx\n"), None);
+        assert_eq!(Status::of(i32::MAX as u32), None);
+        assert_eq!(Status::of(std::process::id()).unwrap().process, std::process::id());
     }
 
     #[test]

@@ -16,16 +16,19 @@ use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{self, Pending, Stops, Watch};
-use crate::socket::{Socket, State};
-use crate::supervisor::{ENDED, Supervisor};
-use crate::sys::{self, Stop};
-use crate::target::{self, Place};
+use crate::signals::{self, JobControl, Pending, Watch};
+use crate::socket::State;
+use crate::supervisor::{ENDED, Supervisor, time_limit};
+use crate::sys::{self, Seized, Stop};
+use crate::target::{self, Place, Status};
 
-/// How long a call is blocked at most, if it can be left to the kernel: that, and to fetch its thread, takes some 350 µs.
-const SHORT: Duration = Duration::from_millis(10);
+/// How long a call is blocked at least, if it can be left to the kernel: that, and to fetch its thread, takes some 350 µs;
+/// and at most, if it was fetched in vain or could not be left again and again.
+const STAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(640)];
+/// A thread that was fetched, and is not here after this time, was kept from making its call again.
+const GONE: Duration = Duration::from_secs(1);
 /// How often is looked whether a thread has ended.
-const ENDS: Duration = Duration::from_millis(1);
+const REAPS: Duration = Duration::from_millis(1);
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY: usize = 256;
 
@@ -34,15 +37,23 @@ pub(crate) struct Waits {
     blocked: Vec<Wait>,
     /// Those that the kernel has, by thread.
     left: HashMap<u32, Left>,
-    /// Threads that end, and are to be waited for.
-    ending: Vec<u32>,
+    /// Those whose threads end, and are to be waited for.
+    ending: Vec<Call>,
     /// The number that the next call has, if none is missing.
     next_id: Option<u64>,
-    stops: Stops,
+    control: JobControl,
     /// So many are looked through for those of threads that are gone.
     crowd: usize,
-    /// Threads can be fetched, and listening sockets be kept for ourselves.
-    means: (bool, bool),
+    means: Means,
+}
+
+/// What the system lets us do.
+#[derive(Clone, Copy)]
+struct Means {
+    /// Threads can be fetched.
+    fetches: bool,
+    /// Listening stand-ins can be kept for ourselves.
+    keeps: bool,
 }
 
 /// A call that waits for its socket.
@@ -51,18 +62,29 @@ struct Wait {
     socket: u64,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
-    /// When it is left to the kernel.
+    /// How long it may wait, as its socket said when it began to.
+    limit: Option<Duration>,
+    /// When it is left to the kernel, and how long it is blocked until then.
     leaves: Option<Instant>,
+    stays: Duration,
     /// Its thread has just looked for signals.
     is_fresh: bool,
     signals: Watch,
     held: Option<Held>,
 }
 
-/// One that the kernel has, or that was fetched and is not here yet.
+/// One that the kernel has, or that was fetched (when) and is not here yet.
 struct Left {
     wait: Wait,
-    fetched: bool,
+    fetched: Option<Instant>,
+}
+
+impl Left {
+    /// When something is to be done about it.
+    fn next(&self) -> Option<Instant> {
+        let ends = || self.wait.deadline.map(|(when, _)| when);
+        self.fetched.map(|when| when + GONE).or_else(ends)
+    }
 }
 
 /// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
@@ -76,14 +98,15 @@ struct Held {
 impl Waits {
     pub(crate) fn new() -> Waits {
         let fetches = sys::can_fetch();
+        let keeps = fetches && crate::can_connect();
         Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
             ending: Vec::new(),
             next_id: None,
-            stops: Stops::default(),
+            control: JobControl::default(),
             crowd: MANY,
-            means: (fetches, fetches && crate::can_connect()),
+            means: Means { fetches, keeps },
         }
     }
 
@@ -97,13 +120,13 @@ impl Waits {
     /// a gap: it may be what a fetched thread made, and the next one, which has all of its time before it, looks like it.
     fn see_number(&mut self, id: u64) {
         if self.next_id.replace(id.wrapping_add(1)).is_some_and(|expected| expected != id) {
-            self.left.retain(|_, left| !left.fetched || left.wait.deadline.is_none());
+            self.left.retain(|_, left| left.fetched.is_none() || left.wait.deadline.is_none());
         }
     }
 
     /// The threads whose calls at a socket the kernel has.
     fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
-        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && !left.fetched);
+        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && left.fetched.is_none());
         here.map(|(&thread, _)| thread)
     }
 
@@ -119,14 +142,13 @@ impl Supervisor {
             let look = self.is_looked_at(wait).then(|| wait.signals.next());
             [wait.deadline.map(|(when, _)| when), wait.leaves, look]
         };
-        let left = self.waits.left.values().filter(|left| !left.fetched);
-        let ends = left.filter_map(|left| left.wait.deadline).map(|(when, _)| when);
-        let ending = self.waits.ending.first().map(|_| Instant::now() + ENDS);
-        self.waits.blocked.iter().flat_map(of).flatten().chain(ends).chain(ending).min()
+        let ending = self.waits.ending.first().map(|_| Instant::now() + REAPS);
+        let left = self.waits.left.values().filter_map(Left::next);
+        self.waits.blocked.iter().flat_map(of).flatten().chain(left).chain(ending).min()
     }
 
     pub(crate) fn see_to_waits(&mut self) {
-        self.waits.ending.retain(|&thread| !sys::reap(thread));
+        self.waits.ending.retain(|call| !sys::reap(call.thread, (call.number, call.arguments)));
         self.fetch_late_calls();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
@@ -149,15 +171,18 @@ impl Supervisor {
         }
         let now = Instant::now();
         let deadline = limit.map(|(limit, errno)| (now + limit, errno));
-        let leaves = self.can_leave(&call, socket, limit.is_some()).then(|| now + SHORT);
+        let limit = limit.map(|(limit, _)| limit);
+        let [stays, _] = STAYS;
+        let leaves = self.can_leave(&call, socket, limit.is_some()).then(|| now + stays);
         let held = outer.and_then(|outer| self.hold(outer, call.thread));
         let signals = Watch::new(now);
-        self.waits.blocked.push(Wait { call, socket, deadline, leaves, is_fresh: false, signals, held });
+        let wait = Wait { call, socket, deadline, limit, leaves, stays, is_fresh: false, signals, held };
+        self.waits.blocked.push(wait);
     }
 
     /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
     fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
-        let thread = sys::end_of_thread(thread).ok()?;
+        let thread = sys::with_spare(|| sys::end_of_thread(thread)).ok()?;
         self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
         Some(Held { outer, _thread: thread })
     }
@@ -176,8 +201,15 @@ impl Supervisor {
     /// Tries the calls again that wait for a socket.
     pub(crate) fn retry(&mut self, id: u64) {
         let waiting: Vec<_> = self.waits.blocked.extract_if(.., |wait| wait.socket == id).collect();
+        let mut in_vain = None;
         for wait in waiting {
-            let waits = self.try_again(wait);
+            let takes = taking(&wait.call);
+            // What the one before it did not find is not there.
+            let waits =
+                if takes.is_some() && takes == in_vain { Some(wait) } else { self.try_again(wait) };
+            if waits.is_some() {
+                in_vain = takes;
+            }
             // It keeps its place and its deadline.
             self.waits.blocked.extend(waits);
         }
@@ -217,7 +249,7 @@ impl Supervisor {
 
     /// The kernel's call would wait for the same at the program's end.
     fn can_leave(&self, call: &Call, socket: u64, is_limited: bool) -> bool {
-        let (fetches, keeps) = self.waits.means;
+        let Means { fetches, keeps } = self.waits.means;
         let can_again = !is_limited || sys::RESTARTS_LIMITED;
         let [_, _, second, third, ..] = call.arguments;
         // The pair refuses what UDP takes no notice of.
@@ -242,22 +274,24 @@ impl Supervisor {
         for wait in due {
             // Nothing lies at its end, then.
             let Some(mut wait) = self.try_again(wait) else { continue };
-            wait.leaves = None;
-            let (is_traced, has_others) = target::company(wait.call.thread);
-            if is_traced || !self.may_leave(&wait) {
+            let status = Status::of(wait.call.thread);
+            let Some(status) = status.filter(|status| status.tracer == 0 && self.may_leave(&wait)) else {
+                wait.stay(now);
                 self.waits.blocked.push(wait);
-            } else if has_others && wait.deadline.is_some() && !wait.is_fresh {
+                continue;
+            };
+            if status.threads > 1 && wait.deadline.is_some() && !wait.is_fresh {
                 // A signal that another thread took may have left a mark, for which it would say EINTR.
                 self.interrupt(wait, false);
             } else if let Delivery::Done(_) = self.listener.answer(&wait.call, &Answer::Native) {
                 wait.held = None;
-                self.waits.left.insert(wait.call.thread, Left { wait, fetched: false });
+                self.waits.left.insert(wait.call.thread, Left { wait, fetched: None });
             }
         }
     }
 
     /// The kernel has the same call before it as we, and nothing would end it there.
-    fn may_leave(&self, Wait { call, socket, .. }: &Wait) -> bool {
+    fn may_leave(&self, Wait { call, socket, limit, .. }: &Wait) -> bool {
         let Some(socket) = self.sockets.get(socket) else { return false };
         let is_empty = match &socket.state {
             State::Listening { waiting, .. } => waiting.is_empty(),
@@ -266,7 +300,11 @@ impl Supervisor {
         let found = target::descriptor(call.thread, call.fd());
         let is_it = found
             .is_some_and(|found| !found.non_blocking && socket.inode().is_ok_and(|it| it == found.inode));
-        is_empty && is_it && target::place(call) == Place::InCall
+        // The program may have set another one meanwhile, which is not this call's.
+        let its_limit =
+            if call.number == libc::SYS_connect { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
+        let same_limit = time_limit(&socket.inner, its_limit) == *limit;
+        is_empty && is_it && same_limit && target::place(call) == Place::InCall
     }
 
     /// Something is to come to the program's end of a socket: who waits there in the kernel's call makes it again first.
@@ -278,66 +316,77 @@ impl Supervisor {
     /// The kernel began the time of a call anew when it got it.
     fn fetch_late_calls(&mut self) {
         let now = Instant::now();
-        let is_late = |left: &Left| !left.fetched && left.wait.deadline.is_some_and(|(when, _)| when <= now);
-        let late: Vec<_> =
-            self.waits.left.iter().filter(|(_, left)| is_late(left)).map(|(&it, _)| it).collect();
+        let late = self.waits.left.iter().filter(|(_, left)| left.next().is_some_and(|when| when <= now));
+        let late: Vec<_> = late.map(|(&thread, _)| thread).collect();
         self.fetch_all(&late);
     }
 
     fn fetch_all(&mut self, threads: &[u32]) {
+        let mut fetched = Vec::new();
         for thread in threads {
-            if let Some(left) = self.waits.left.remove(thread)
-                && let Some(wait) = self.fetch_one(left.wait)
-            {
-                self.waits.left.insert(*thread, Left { wait, fetched: true });
+            match self.waits.left.remove(thread) {
+                Some(Left { wait, fetched: None }) => fetched.extend(self.seize(wait)),
+                // One that does not come, or that was fetched as another one was.
+                Some(left) if left.next().is_some_and(|when| when > Instant::now()) => {
+                    self.waits.left.insert(*thread, left);
+                }
+                _ => {}
+            }
+        }
+        for (wait, seized) in fetched {
+            let comes = match seized {
+                Some(seized) => self.release(&wait.call, seized),
+                // Who is traced meanwhile has been fetched by that.
+                None => true,
+            };
+            if comes {
+                let fetched = Some(Instant::now());
+                self.waits.left.insert(wait.call.thread, Left { wait, fetched });
             }
         }
     }
 
-    /// The call, if it is to come again.
-    fn fetch_one(&mut self, mut wait: Wait) -> Option<Wait> {
+    /// Has the thread of a call leave it, if that is there and to come again.
+    fn seize(&mut self, mut wait: Wait) -> Option<(Wait, Option<Seized>)> {
         let Wait { call, socket: id, .. } = wait;
         if target::place(&call) == Place::Elsewhere {
             return None;
         }
         let socket = self.sockets.get(&id)?;
-        if !is_at(&call, socket) {
+        let is_there = socket.inode().ok().and_then(|inode| target::has(call.thread, call.fd(), inode));
+        if call.number == libc::SYS_connect {
             // It would be made with whatever has the number now; the stand-in tells it by itself.
-            if call.number == libc::SYS_connect {
+            if is_there == Some(false) {
                 return None;
             }
-            // The number is closed, or another file's.
-            let Some(outer) = self.outer(socket) else {
-                // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
-                self.share(id);
-                return None;
-            };
+        } else if let Some(outer) = self.outer(socket) {
+            // The number may be closed, or another file's, when it is made again.
             wait.held = self.hold(outer, call.thread);
+        } else if is_there == Some(false) {
+            // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
+            self.share(id);
+            return None;
         }
         wait.is_fresh = false;
-        match sys::stop(call.thread, || {}) {
-            Ok(stop) => self.release(stop).then_some(wait),
-            // Who is traced meanwhile has been fetched by that.
-            Err(_) => Some(wait),
-        }
+        let seized = sys::seize(call.thread).ok();
+        Some((wait, seized))
     }
 
-    /// Lets a thread go on: whether it makes its call again at once, as far as is known.
-    fn release(&mut self, stop: Stop) -> bool {
-        match stop {
+    /// Lets a thread go on once it stands: whether it makes its call again at once, as far as is known.
+    fn release(&mut self, call: &Call, seized: Seized) -> bool {
+        match seized.stop() {
             Stop::Ended => false,
-            Stop::Ends(thread) => {
-                self.waits.ending.push(thread);
+            Stop::Ends => {
+                self.waits.ending.push(*call);
                 false
             }
             Stop::Stopped(stopped) => {
-                let thread = stopped.thread;
-                let makes_it_again = stopped.signal == 0 && !signals::are_pending(thread);
-                let goes_on = stopped.release();
-                if !goes_on {
-                    self.waits.ending.push(thread);
+                let handles = signals::may_run_handlers(stopped.thread, stopped.signal);
+                let left = stopped.release((call.number, call.arguments));
+                if left.is_none() {
+                    self.waits.ending.push(*call);
                 }
-                goes_on && makes_it_again
+                left == Some(true) && !handles
             }
         }
     }
@@ -349,16 +398,22 @@ impl Supervisor {
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
         let Some(Left { mut wait, fetched }) = self.waits.left.remove(&call.thread) else { return false };
-        // Who connects again waits for the connection that the socket has.
-        if !fetched || !wait.call.is_like(call) || call.number == libc::SYS_connect {
+        // Who connects again waits for the connection that the socket has, if for as long as he likes.
+        let is_anew = call.number == libc::SYS_connect && wait.deadline.is_none();
+        if fetched.is_none() || !wait.call.is_like(call) || is_anew {
             return false;
         }
         wait.call = *call;
         if let Some(mut wait) = self.try_again(wait) {
             let now = Instant::now();
-            let can_leave = self.can_leave(call, wait.socket, wait.deadline.is_some());
-            wait.leaves = can_leave.then_some(if wait.is_fresh { now } else { now + SHORT });
-            wait.signals = Watch::new(now);
+            wait.signals.begin_again(now, self.waits.blocked.len());
+            if !self.can_leave(call, wait.socket, wait.deadline.is_some()) {
+                wait.leaves = None;
+            } else if wait.is_fresh {
+                wait.leaves = Some(now);
+            } else {
+                wait.stay(now);
+            }
             self.waits.blocked.push(wait);
         }
         true
@@ -367,36 +422,34 @@ impl Supervisor {
     /// Interrupts calls whose threads may have signals to take.
     fn look_for_signals(&mut self) {
         let now = Instant::now();
-        let mut stops = std::mem::take(&mut self.waits.stops);
+        let mut control = std::mem::take(&mut self.waits.control);
         let blocked = std::mem::take(&mut self.waits.blocked);
         let count = blocked.len();
         for mut wait in blocked {
             let is_looked_at = self.is_looked_at(&wait);
-            let pending = is_looked_at.then(|| wait.signals.look(&wait.call, count, &mut stops, now));
+            let pending = is_looked_at.then(|| wait.signals.look(&wait.call, count, &mut control, now));
             match pending.unwrap_or(Pending::Nobody) {
                 Pending::Nobody => self.waits.blocked.push(wait),
                 pending => self.interrupt(wait, pending == Pending::This),
             }
         }
-        self.waits.stops = stops;
+        self.waits.control = control;
     }
 
     /// Has the kernel do what signals want of a call that is blocked: there may be none, unless that is sure.
     fn interrupt(&mut self, mut wait: Wait, is_sure: bool) {
-        let (call, is_limited) = (wait.call, wait.deadline.is_some());
-        let answer = |errno| {
-            self.listener.answer(&call, &Answer::error(errno));
-        };
-        let errno = if is_limited { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
-        match sys::stop(call.thread, || answer(errno)) {
-            Ok(stop) => {
-                if self.release(stop) {
-                    wait.is_fresh = true;
-                    self.waits.left.insert(call.thread, Left { wait, fetched: true });
-                }
-            }
+        let call = wait.call;
+        let errno = if wait.deadline.is_some() { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
+        let Ok(seized) = sys::seize(call.thread) else {
             // A debugger has it. Without a signal its program would be told that number.
-            Err(_) => answer(if is_sure { errno } else { libc::EINTR }),
+            self.listener.answer(&call, &Answer::error(if is_sure { errno } else { libc::EINTR }));
+            return;
+        };
+        // It sleeps where only a fatal signal wakes it, or this.
+        self.listener.answer(&call, &Answer::error(errno));
+        if self.release(&call, seized) {
+            wait.is_fresh = true;
+            self.waits.left.insert(call.thread, Left { wait, fetched: Some(Instant::now()) });
         }
     }
 
@@ -409,12 +462,89 @@ impl Supervisor {
             libc::SYS_connect => !is_datagram(&wait.socket),
             _ => true,
         };
-        wait.leaves.is_none() && is_interruptible
+        (wait.leaves.is_none() || wait.stays > STAYS[0]) && is_interruptible
     }
 }
 
-/// The number that a call names is still this socket's.
-fn is_at(call: &Call, socket: &Socket) -> bool {
-    let found = target::descriptor(call.thread, call.fd());
-    found.map(|found| found.inode) == socket.inode().ok()
+impl Wait {
+    /// It is blocked for longer than before.
+    fn stay(&mut self, now: Instant) {
+        let [_, most] = STAYS;
+        self.stays = most.min(2 * self.stays);
+        self.leaves = Some(now + self.stays);
+        self.is_fresh = false;
+    }
+}
+
+/// What a call takes from its socket: datagrams or connections; `None`: neither.
+fn taking(call: &Call) -> Option<bool> {
+    match call.number {
+        libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg => Some(false),
+        libc::SYS_accept | libc::SYS_accept4 => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fetched calls of threads 1 (without a limit) and 2 (with one), and one of thread 3 that the kernel has.
+    fn left() -> Waits {
+        let mut waits = Waits::new();
+        let now = Instant::now();
+        let soon = Some((now + GONE / 2, libc::EAGAIN));
+        for (thread, fetched, deadline) in [(1, Some(now), None), (2, Some(now), soon), (3, None, soon)] {
+            let call = Call { id: 0, thread, number: libc::SYS_recvfrom, arguments: [0; 6] };
+            let wait = Wait {
+                call,
+                socket: 0,
+                deadline,
+                limit: None,
+                leaves: None,
+                stays: STAYS[0],
+                is_fresh: false,
+                signals: Watch::new(now),
+                held: None,
+            };
+            waits.left.insert(thread, Left { wait, fetched });
+        }
+        waits
+    }
+
+    #[test]
+    fn who_may_have_come_and_gone_unseen_has_all_of_its_time_again() {
+        let mut waits = left();
+        for id in [u64::MAX - 1, u64::MAX, 0, 1] {
+            waits.see_number(id);
+        }
+        assert_eq!(waits.left.len(), 3, "none is missing");
+        waits.see_number(3);
+        let mut threads: Vec<_> = waits.left.keys().copied().collect();
+        threads.sort_unstable();
+        assert_eq!(threads, [1, 3]);
+        waits.see_number(4);
+        assert_eq!(waits.left.len(), 2);
+    }
+
+    #[test]
+    fn one_that_was_fetched_is_expected_for_a_while_whatever_its_own_limit() {
+        let waits = left();
+        let next = |thread: u32| waits.left[&thread].next();
+        assert_eq!(next(1), next(2));
+        assert!(next(3) < next(1));
+        assert_eq!(waits.left_at(0).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn one_that_cannot_leave_is_blocked_for_longer_and_longer_but_not_for_ever() {
+        let Left { mut wait, .. } = left().left.remove(&1).unwrap();
+        let now = Instant::now();
+        let stays = [(); 8].map(|()| {
+            wait.stay(now);
+            wait.leaves.unwrap() - now
+        });
+        assert_eq!(stays[..2].iter().map(Duration::as_millis).collect::<Vec<_>>(), [20, 40]);
+        assert_eq!(stays[7], STAYS[1]);
+    }
 }

@@ -167,21 +167,57 @@ fn a_server_that_is_killed_gives_its_port_up() {
     shell.check().unwrap();
 }
 
+/// The supervisor of this program, as `/proc` has it.
+fn supervisor_of(program: u32) -> Option<fs::DirEntry> {
+    let supervised = format!("\0supervise\0{program}\0");
+    let supervises = |process: &fs::DirEntry| {
+        fs::read(process.path().join("cmdline")).is_ok_and(|line| line.ends_with(supervised.as_bytes()))
+    };
+    fs::read_dir("/proc").unwrap().flatten().find(supervises)
+}
+
 /// Also when it waits in a call, and the daemon has ended before it.
 #[test]
 fn a_supervisor_ends_with_its_program() {
     let mut fixture = Fixture::new(Arm::Paths);
     let mut server = start(&fixture, &find("busybox"), &["httpd", "-f", "-p", "80"]);
     fixture.wait_for_port(SocketAddrV4::new(fixture.address(), 80), &mut server);
-    let supervised = format!("\0supervise\0{}\0", server.id());
-    let supervises = |process: &fs::DirEntry| {
-        fs::read(process.path().join("cmdline")).is_ok_and(|line| line.ends_with(supervised.as_bytes()))
-    };
-    let is_supervised = || fs::read_dir("/proc").unwrap().flatten().any(|process| supervises(&process));
+    let pid = server.id();
+    let is_supervised = || supervisor_of(pid).is_some();
     assert!(is_supervised());
     fixture.kill_daemon();
     server.kill();
     wait_until("the supervisor ends", SOON, || !is_supervised());
+}
+
+/// Where the supervisor has no descriptor left for more sockets, those that are there are served as before.
+#[test]
+fn who_waits_is_told_from_whom_without_a_free_descriptor() {
+    let fixture = Fixture::new(Arm::Paths);
+    let script = "import socket\n\
+                  at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                  at.bind(('', 7000))\n\
+                  print('ready', flush=True)\n\
+                  for _ in range(3): print('from', at.recvfrom(9)[1][0], flush=True)\n";
+    let mut receiver = start(&fixture, &find("python3"), &["-c", script]);
+    wait_for_line(&mut receiver, "ready");
+    let pid = receiver.id();
+    let supervisor = supervisor_of(pid).expect("it has one").file_name();
+    let supervisor = supervisor.to_str().unwrap();
+    let open = fs::read_dir(format!("/proc/{supervisor}/fd")).unwrap().count();
+    let limit = format!("--nofile={open}:{}", open + 16);
+    assert!(Command::new("prlimit").args(["--pid", supervisor, &limit]).status().unwrap().success());
+    let send = format!("echo > /dev/udp/{}/7000", fixture.address());
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let receives = format!("{} ", libc::SYS_recvfrom);
+    let waits = || read("syscall").starts_with(&receives) && read("stat").contains(") S ");
+    for _ in 0..3 {
+        wait_until("it waits in the kernel's call", SOON, waits);
+        fixture.run_peer("bash", &["-c", &send], SOON);
+        // Beside the one who waits, if it was not told at all.
+        wait_for_line(&mut receiver, &format!("from {}", fixture.peer_address()));
+    }
+    finish(&mut receiver, LIMIT);
 }
 
 /// `NAME.c`, built.

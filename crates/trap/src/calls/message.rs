@@ -241,6 +241,8 @@ impl Supervisor {
             socket.on_error(sys::errno(&failed));
         }
         self.give_error(on.id);
+        // Nothing else tells of what was moved by a call that looks only.
+        self.retry(on.id);
     }
 }
 

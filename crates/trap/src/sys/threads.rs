@@ -17,11 +17,6 @@ pub(crate) const ERESTARTSYS: c_int = 512;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
 const PTRACE_EVENT_STOP: c_int = 128;
-/// `struct user` of x86-64: what a call returns, and its number.
-#[cfg(target_arch = "x86_64")]
-const RESULT: usize = 80;
-#[cfg(target_arch = "x86_64")]
-const NUMBER: usize = 120;
 
 /// A request without an answer.
 fn request(what: c_uint, thread: u32, at: usize, value: usize) -> io::Result<()> {
@@ -37,6 +32,13 @@ pub(crate) fn can_fetch() -> bool {
     asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
+/// A thread that is to leave the call in which it sleeps, and to stand still.
+#[must_use = "its process would wait for this one"]
+pub(crate) struct Seized {
+    thread: u32,
+    ends: bool,
+}
+
 /// A thread that has left the call in which it slept, and stands still.
 pub(crate) struct Stopped {
     pub(crate) thread: u32,
@@ -50,48 +52,54 @@ pub(crate) enum Stop {
     /// It has ended.
     Ended,
     /// It ends, and its process knows of that only once it has been waited for here; or it stops only later ([`reap`]).
-    Ends(u32),
+    Ends,
 }
 
-/// Has a thread leave the call in which it sleeps. `meanwhile` ends a sleep that only fatal signals end, by ERESTARTSYS or
-/// its kin.
+/// Has a thread leave its call.
 ///
 /// # Errors
 /// It is gone, or somebody else's.
-pub(crate) fn stop(thread: u32, meanwhile: impl FnOnce()) -> io::Result<Stop> {
+pub(crate) fn seize(thread: u32) -> io::Result<Seized> {
     request(libc::PTRACE_SEIZE, thread, 0, 0)?;
-    let interrupted = request(libc::PTRACE_INTERRUPT, thread, 0, 0);
-    meanwhile();
-    if interrupted.is_err() {
-        return Ok(Stop::Ends(thread));
-    }
-    let Some(status) = wait_a_little(thread)? else { return Ok(Stop::Ends(thread)) };
-    if !libc::WIFSTOPPED(status) {
-        return Ok(Stop::Ended);
-    }
-    Ok(Stop::Stopped(Stopped { thread, signal: signal_of(status) }))
+    let ends = request(libc::PTRACE_INTERRUPT, thread, 0, 0).is_err();
+    Ok(Seized { thread, ends })
 }
 
-/// The signal that a thread takes as it stops.
-fn signal_of(status: c_int) -> c_int {
-    if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) }
+impl Seized {
+    /// Waits until it stands.
+    pub(crate) fn stop(self) -> Stop {
+        let Seized { thread, ends } = self;
+        if ends {
+            return Stop::Ends;
+        }
+        match wait_a_little(thread) {
+            Ok(Some(status)) if libc::WIFSTOPPED(status) => Stop::Stopped(Stopped::new(thread, status)),
+            Ok(None) => Stop::Ends,
+            Ok(Some(_)) | Err(_) => Stop::Ended,
+        }
+    }
 }
 
 impl Stopped {
-    /// Lets it go: it sees to its signals, and makes the call anew, or says EINTR if they want that. False: it ends, as
+    fn new(thread: u32, status: c_int) -> Stopped {
+        let signal = if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
+        Stopped { thread, signal }
+    }
+
+    /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it
+    /// left, or says EINTR if they want that. Whether it left that one, as far as can be told; `None`: it ends, as
     /// [`Stop::Ends`].
-    pub(crate) fn release(self) -> bool {
-        restart(self.thread);
-        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
+    pub(crate) fn release(self, call: (i64, [u64; 6])) -> Option<bool> {
+        let leaves = leave(self.thread, call);
+        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).ok()?;
+        Some(leaves)
     }
 }
 
-/// Whether a thread that ends has ended, or one that had not stopped has, and goes on.
-pub(crate) fn reap(thread: u32) -> bool {
+/// Whether a thread that ends, or stops late, has done so; the one that stops goes on.
+pub(crate) fn reap(thread: u32, call: (i64, [u64; 6])) -> bool {
     match look_at(thread) {
-        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
-            Stopped { thread, signal: signal_of(status) }.release()
-        }
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => Stopped::new(thread, status).release(call).is_some(),
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
     }
@@ -124,22 +132,40 @@ fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     }
 }
 
-/// What has a limit, or waits for events, says EINTR at each stop; unless a handler runs, that is not for the program.
+/// Whether a thread that stands is about to make this call anew. What has a limit, or waits for events, says EINTR at each
+/// stop: unless a handler runs, that is not for the program.
 #[cfg(target_arch = "x86_64")]
-fn restart(thread: u32) {
-    let read = |at: usize| {
-        // SAFETY: as above; the C library returns the value.
-        unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, thread, at, 0) }
+fn leave(thread: u32, (number, arguments): (i64, [u64; 6])) -> bool {
+    use std::mem::{MaybeUninit, offset_of};
+
+    const EVENTS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+    let mut registers = MaybeUninit::<libc::user_regs_struct>::uninit();
+    // SAFETY: writes such a structure, whole if it says so.
+    let read = unsafe {
+        check(libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) as c_int)
+            .map(|_| registers.assume_init())
     };
+    let Ok(registers) = read else { return false };
+    let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
-    if read(NUMBER) >= 0 && read(RESULT) == -i64::from(libc::EINTR) {
-        let _ = request(libc::PTRACE_POKEUSER, thread, RESULT, (-(ERESTARTNOHAND as isize)) as usize);
+    let found = registers.orig_rax.cast_signed();
+    let is_it = (found, [rdi, rsi, rdx, r10, r8, r9]) == (number, arguments);
+    match -registers.rax.cast_signed() as c_int {
+        ERESTARTSYS | ERESTARTNOHAND => is_it,
+        libc::EINTR if is_it || EVENTS.contains(&found) => {
+            let at = offset_of!(libc::user_regs_struct, rax);
+            let again = (-(ERESTARTNOHAND as isize)).cast_unsigned();
+            request(libc::PTRACE_POKEUSER, thread, at, again).is_ok() && is_it
+        }
+        _ => false,
     }
 }
 
-/// Such calls are not left to the kernel (`RESTARTS_LIMITED`).
+/// Nobody tells here, and what has a limit is not left to the kernel (`RESTARTS_LIMITED`).
 #[cfg(not(target_arch = "x86_64"))]
-fn restart(_: u32) {}
+fn leave(_: u32, _: (i64, [u64; 6])) -> bool {
+    true
+}
 
 /// Whether a call that has a limit can be made anew.
 pub(crate) const RESTARTS_LIMITED: bool = cfg!(target_arch = "x86_64");
@@ -168,12 +194,23 @@ mod tests {
         }
     }
 
-    fn await_call(thread: u32) {
-        let number = format!("{} ", libc::SYS_recvfrom);
+    /// Waits until it receives: its call.
+    fn await_call(thread: u32) -> (i64, [u64; 6]) {
         let file = format!("/proc/{thread}/syscall");
-        while !std::fs::read_to_string(&file).unwrap().starts_with(&number) {
+        loop {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut words = text.split_whitespace();
+            if words.next() == Some(libc::SYS_recvfrom.to_string().as_str()) {
+                let mut argument = || u64::from_str_radix(&words.next().unwrap()[2..], 16).unwrap();
+                return (libc::SYS_recvfrom, [0; 6].map(|_: u64| argument()));
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn stopped(thread: u32) -> Stopped {
+        let Stop::Stopped(stopped) = seize(thread).unwrap().stop() else { panic!("it has ended") };
+        stopped
     }
 
     fn fetched(limit: bool) -> c_int {
@@ -184,9 +221,8 @@ mod tests {
         }
         let child = receiver(theirs.as_raw_fd());
         for _ in 0..20 {
-            await_call(child);
-            let Stop::Stopped(stopped) = stop(child, || {}).unwrap() else { panic!("it has ended") };
-            assert!(stopped.release());
+            let call = await_call(child);
+            assert_eq!(stopped(child).release(call), Some(true));
         }
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
@@ -204,6 +240,27 @@ mod tests {
         }
     }
 
+    /// Or what a thread did before would be taken for what it does now.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn another_call_is_told_from_the_one_that_is_meant() {
+        let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
+        let child = receiver(theirs.as_raw_fd());
+        let (number, arguments) = await_call(child);
+        let others = [0, 1, 2, 3].map(|at| {
+            let mut others = arguments;
+            others[at] += 1;
+            (number, others)
+        });
+        for other in others.into_iter().chain([(libc::SYS_recvmsg, arguments)]) {
+            assert_eq!(stopped(child).release(other), Some(false));
+            assert_eq!(await_call(child), (number, arguments));
+        }
+        send(&ours, b"abc", 0).unwrap();
+        // SAFETY: a place that may be left out.
+        unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
+    }
+
     #[test]
     fn who_has_ended_is_not_waited_for() {
         let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
@@ -211,7 +268,7 @@ mod tests {
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: numbers only, and a place that may be left out.
         unsafe { libc::waitid(libc::P_PID, child, ptr::null_mut(), libc::WEXITED | libc::WNOWAIT) };
-        assert!(stop(child, || {}).is_err());
+        assert!(seize(child).is_err());
         // SAFETY: as above.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
     }
@@ -221,15 +278,15 @@ mod tests {
     fn who_is_killed_as_it_stands_is_given_back() {
         let (_ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
         let child = receiver(theirs.as_raw_fd());
-        await_call(child);
-        let Stop::Stopped(stopped) = stop(child, || {}).unwrap() else { panic!("it has ended") };
+        let call = await_call(child);
+        let stopped = stopped(child);
         // SAFETY: numbers only.
         unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) };
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(!stopped.release());
-        while !reap(child) {
+        assert_eq!(stopped.release(call), None);
+        while !reap(child, call) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -380,6 +380,32 @@ CASE(signals_where_there_is_no_room) {
     out("handled some: %d", seen > 0);
 }
 
+/* The same for a thread that is not the first. */
+struct sender {
+    int fd, sent, done;
+    struct name to;
+};
+
+static void *send_there(void *given) {
+    struct sender *one = given;
+    while (one->sent < 3 * COUNT && sendto(one->fd, bytes, LENGTH, 0, ADDRESS(one->to)) == LENGTH) one->sent++;
+    __atomic_store_n(&one->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+CASE(signals_for_a_thread_that_has_no_room) {
+    int port;
+    struct sender one = {.fd = pair(&port)};
+    one.to = name_of(peer, port);
+    pthread_t thread;
+    handle(SIGALRM, SA_RESTART);
+    NEED(pthread_create(&thread, NULL, send_there, &one) == 0);
+    for (; !__atomic_load_n(&one.done, __ATOMIC_ACQUIRE); usleep(700)) pthread_kill(thread, SIGALRM);
+    pthread_join(thread, NULL);
+    T(one.sent);
+    out("handled some: %d", seen > 0);
+}
+
 /* For the process: by another one, and by a thread of its own. */
 static void *signal_process(void *sleeper) {
     await_sleep(*(pid_t *)sleeper);
@@ -450,9 +476,16 @@ CASE(signals_for_a_process_of_several_threads) {
     out("handled %d", seen);
 }
 
+/* Which of two ends first. */
+static int first_end(struct waiter *waiters) {
+    for (;; usleep(1000))
+        for (int i = 0; i < 2; i++)
+            if (pthread_tryjoin_np(waiters[i].thread, NULL) == 0) return i;
+}
+
 /* Without it one of them ends, and the other one waits on. */
 CASE(a_signal_ends_one_of_two_that_wait) {
-    int port, fd = pair(&port), ended = 0;
+    int port, fd = pair(&port);
     struct waiter waiters[2];
     sigset_t mask;
     sigemptyset(&mask);
@@ -462,12 +495,9 @@ CASE(a_signal_ends_one_of_two_that_wait) {
     NEED(pthread_sigmask(SIG_BLOCK, &mask, NULL) == 0);
     NEED(kill(getpid(), SIGUSR1) == 0);
     while (seen < 1) usleep(100);
-    while (ended == 0) {
-        for (int i = 0; i < 2; i++) ended += pthread_tryjoin_np(waiters[i].thread, NULL) == 0 ? i + 1 : 0;
-        usleep(1000);
-    }
+    int ended = first_end(waiters);
     told("abc", fd);
-    T(pthread_join(waiters[ended == 1].thread, NULL));
+    T(pthread_join(waiters[!ended].thread, NULL));
     out("handled %d", seen);
 }
 
@@ -506,6 +536,42 @@ CASE(a_limit_beside_others) {
     clock_gettime(CLOCK_MONOTONIC, &to);
     long ms = (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000;
     T(ms >= 950 && ms < 2500);
+}
+
+/* And one that is set while a thread waits is not this call's, also when it has looked in vain. */
+CASE(a_limit_that_is_set_while_threads_wait) {
+    int port, fd = pair(&port);
+    struct timeval limit = {0, 100000};
+    struct waiter waiters[2];
+    for (int i = 0; i < 2; i++) wait_in(&waiters[i], fd);
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    told("abc", fd);
+    pthread_t other = waiters[!first_end(waiters)].thread;
+    usleep(400000);
+    T(pthread_tryjoin_np(other, NULL) == EBUSY);
+    told("abc", fd);
+    T(pthread_join(other, NULL));
+}
+
+/* A connection to a host that is not there, while another thread takes signals. */
+static void *connect_there(void *given) {
+    struct sender *one = given;
+    out("connect %d %s", connect(one->fd, ADDRESS(one->to)), strerrorname_np(errno));
+    __atomic_store_n(&one->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+CASE(a_connect_with_a_limit_beside_signals) {
+    struct timeval limit = {0, 400000};
+    struct sender one = {.fd = socket(family, SOCK_STREAM, 0), .to = name_of(peer, 7)};
+    ((unsigned char *)&one.to)[family == AF_INET ? 7 : 23] = 77;
+    T(setsockopt(one.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    pthread_t thread;
+    handle(SIGUSR1, 0);
+    NEED(pthread_create(&thread, NULL, connect_there, &one) == 0);
+    for (; !__atomic_load_n(&one.done, __ATOMIC_ACQUIRE); usleep(2000)) NEED(kill(getpid(), SIGUSR1) == 0);
+    pthread_join(thread, NULL);
+    out("handled some: %d", seen > 0);
 }
 
 /* Many wait for the same socket, to which something comes now and then. */
