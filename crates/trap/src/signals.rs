@@ -16,8 +16,8 @@ use crate::target::{self, Status};
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 /// After a time that is so small a part of what a call has waited.
 const PART: u32 = 16;
-/// More calls than this that wait are looked at more seldom: each look costs some 10 µs.
-const MANY: u32 = 40;
+/// For each call that waits: a look costs some 20 µs.
+const EACH: [Duration; 2] = [Duration::from_micros(200), Duration::from_micros(1250)];
 
 /// When a call is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -62,18 +62,11 @@ impl Watch {
     }
 }
 
-/// Whether a handler may run in a thread now, which takes this signal (0: none) just now.
-pub(crate) fn may_run_handlers(thread: u32, signal: i32) -> bool {
-    let taken = signal.checked_sub(1).map_or(0, |bit| 1 << bit);
-    // One that is gone makes no call.
-    Status::of(thread).is_none_or(|status| (taken | open(&status)) & status.caught != 0)
-}
-
 /// Until the next look at a call that has waited so long, among so many.
 fn interval(waited: Duration, waiting: usize) -> Duration {
-    let [soon, seldom] = LOOKS;
-    let many = u32::try_from(waiting).unwrap_or(u32::MAX) / MANY;
-    (waited / PART).clamp(soon, seldom * many.max(1))
+    let count = u32::try_from(waiting).unwrap_or(u32::MAX);
+    let [soon, seldom] = [0, 1].map(|at| LOOKS[at].max(EACH[at] * count));
+    (waited / PART).clamp(soon, seldom)
 }
 
 /// The signals that a thread would take, or may.
@@ -147,7 +140,7 @@ mod tests {
     #[test]
     fn looks_are_soon_and_then_seldom_and_cost_little() {
         let after = |waited, waiting| interval(Duration::from_millis(waited), waiting).as_millis();
-        assert_eq!([after(0, 1), after(160, 1), after(10_000, 1), after(10_000, 200)], [1, 10, 50, 250]);
-        assert_eq!(after(0, 200), 1, "however many wait beside it");
+        assert_eq!([after(0, 1), after(160, 1), after(10_000, 1)], [1, 10, 50]);
+        assert_eq!([after(0, 200), after(160, 200), after(10_000, 200)], [40, 40, 250]);
     }
 }

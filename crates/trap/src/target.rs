@@ -1,6 +1,7 @@
 //! The program seen from outside: its memory and its descriptors.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 
 use crate::listener::Call;
@@ -10,6 +11,8 @@ use scoutline_abi::privilege;
 /// Longest address that a program may give (`struct sockaddr_storage`).
 pub(crate) const MAX_ADDRESS: u32 = 128;
 
+/// More bytes than the files of `/proc` have that are read here.
+const USUAL: usize = 4096;
 /// No more of them are looked at for a socket.
 const MOST_DESCENDANTS: usize = 1024;
 
@@ -25,7 +28,11 @@ pub(crate) struct Descriptor {
 /// What `/proc` says of a thread in a file. The spare descriptors are for that, too.
 fn ask(thread: u32, file: &str) -> io::Result<String> {
     let path = format!("/proc/{thread}/{file}");
-    sys::with_spare(|| std::fs::read_to_string(&path))
+    let mut opened = sys::with_spare(|| File::open(&path))?;
+    // They have no size, and are read in small steps without a hint.
+    let mut text = String::with_capacity(USUAL);
+    opened.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Such an answer says that there is nothing.
@@ -100,8 +107,6 @@ pub(crate) struct Status {
     pub(crate) shared: u64,
     /// They are to wait.
     pub(crate) blocked: u64,
-    /// They have a handler.
-    pub(crate) caught: u64,
 }
 
 impl Status {
@@ -111,17 +116,20 @@ impl Status {
     }
 
     fn parse(text: &str) -> Option<Status> {
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let number = |name: &str| field(name)?.parse().ok();
-        let mask = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+        let mut lines = text.lines();
+        // In the order in which the kernel writes them.
+        let mut field = |name: &str| lines.find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let [process, tracer, threads] =
+            ["Tgid:", "TracerPid:", "Threads:"].map(|name| field(name)?.parse().ok());
+        let [own, shared, blocked] = ["SigPnd:", "ShdPnd:", "SigBlk:"]
+            .map(|name| u64::from_str_radix(field(name)?, 16).ok());
         Some(Status {
-            process: number("Tgid:")?,
-            tracer: number("TracerPid:")?,
-            threads: number("Threads:")?,
-            own: mask("SigPnd:")?,
-            shared: mask("ShdPnd:")?,
-            blocked: mask("SigBlk:")?,
-            caught: mask("SigCgt:")?,
+            process: process?,
+            tracer: tracer?,
+            threads: threads?,
+            own: own?,
+            shared: shared?,
+            blocked: blocked?,
         })
     }
 }
@@ -258,11 +266,11 @@ mod tests {
     #[test]
     fn a_status_is_read_as_the_kernel_writes_it() {
         let text = "Name:\tx\nTgid:\t7\nPid:\t8\nTracerPid:\t9\nThreads:\t2\nSigPnd:\t0000000000000001\n\
-                    ShdPnd:\t0000000000000010\nSigBlk:\t0000000000000100\nSigIgn:\t0\nSigCgt:\t0000000000001000\n";
+                    ShdPnd:\t0000000000000010\nSigBlk:\t0000000000000100\nSigIgn:\t0\n";
         let found = Status::parse(text).unwrap();
-        let Status { process, tracer, threads, own, shared, blocked, caught } = found;
+        let Status { process, tracer, threads, own, shared, blocked } = found;
         assert_eq!((process, tracer, threads), (7, 9, 2));
-        assert_eq!([own, shared, blocked, caught], [1, 0x10, 0x100, 0x1000]);
+        assert_eq!([own, shared, blocked], [1, 0x10, 0x100]);
         assert_eq!(Status::parse("Name:\tx\n"), None);
         assert_eq!(Status::of(i32::MAX as u32), None);
         assert_eq!(Status::of(std::process::id()).unwrap().process, std::process::id());

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{self, JobControl, Pending, Watch};
+use crate::signals::{JobControl, Pending, Watch};
 use crate::socket::State;
 use crate::supervisor::{ENDED, Supervisor, time_limit};
 use crate::sys::{self, Seized, Stop};
@@ -39,8 +39,8 @@ pub(crate) struct Waits {
     left: HashMap<u32, Left>,
     /// Those whose threads end, and are to be waited for.
     ending: Vec<Call>,
-    /// The number that the next call has, if none is missing.
-    next_id: Option<u64>,
+    /// By this the next one that is fetched will be known.
+    mark: u32,
     control: JobControl,
     /// So many are looked through for those of threads that are gone.
     crowd: usize,
@@ -103,7 +103,7 @@ impl Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
             ending: Vec::new(),
-            next_id: None,
+            mark: 1,
             control: JobControl::default(),
             crowd: MANY,
             means: Means { fetches, keeps },
@@ -114,14 +114,6 @@ impl Waits {
     pub(crate) fn clear(&mut self) {
         self.blocked.clear();
         self.left.clear();
-    }
-
-    /// The kernel numbers calls one by one (`seccomp_next_notify_id`). One that was ended by a signal before it was taken leaves
-    /// a gap: it may be what a fetched thread made, and the next one, which has all of its time before it, looks like it.
-    fn see_number(&mut self, id: u64) {
-        if self.next_id.replace(id.wrapping_add(1)).is_some_and(|expected| expected != id) {
-            self.left.retain(|_, left| left.fetched.is_none() || left.wait.deadline.is_none());
-        }
     }
 
     /// The threads whose calls at a socket the kernel has.
@@ -148,7 +140,7 @@ impl Supervisor {
     }
 
     pub(crate) fn see_to_waits(&mut self) {
-        self.waits.ending.retain(|call| !sys::reap(call.thread, (call.number, call.arguments)));
+        self.waits.ending.retain(|call| !sys::reap(call.thread, call.number, call.arguments));
         self.fetch_late_calls();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
@@ -250,7 +242,7 @@ impl Supervisor {
     /// The kernel's call would wait for the same at the program's end.
     fn can_leave(&self, call: &Call, socket: u64, is_limited: bool) -> bool {
         let Means { fetches, keeps } = self.waits.means;
-        let can_again = !is_limited || sys::RESTARTS_LIMITED;
+        let can_again = !is_limited || sys::MARKS;
         let [_, _, second, third, ..] = call.arguments;
         // The pair refuses what UDP takes no notice of.
         let is_plain = |flags: u64| flags as i32 & libc::MSG_OOB == 0;
@@ -334,20 +326,12 @@ impl Supervisor {
             }
         }
         for (wait, seized) in fetched {
-            let comes = match seized {
-                Some(seized) => self.release(&wait.call, seized),
-                // Who is traced meanwhile has been fetched by that.
-                None => true,
-            };
-            if comes {
-                let fetched = Some(Instant::now());
-                self.waits.left.insert(wait.call.thread, Left { wait, fetched });
-            }
+            self.expect(wait, seized);
         }
     }
 
     /// Has the thread of a call leave it, if that is there and to come again.
-    fn seize(&mut self, mut wait: Wait) -> Option<(Wait, Option<Seized>)> {
+    fn seize(&mut self, mut wait: Wait) -> Option<(Wait, Seized)> {
         let Wait { call, socket: id, .. } = wait;
         if target::place(&call) == Place::Elsewhere {
             return None;
@@ -368,33 +352,32 @@ impl Supervisor {
             return None;
         }
         wait.is_fresh = false;
-        let seized = sys::seize(call.thread).ok();
+        // Who is traced meanwhile has been fetched by that.
+        let seized = sys::seize(call.thread).ok()?;
         Some((wait, seized))
     }
 
-    /// Lets a thread go on once it stands: whether it makes its call again at once, as far as is known.
-    fn release(&mut self, call: &Call, seized: Seized) -> bool {
-        match seized.stop() {
-            Stop::Ended => false,
-            Stop::Ends => {
-                self.waits.ending.push(*call);
-                false
-            }
-            Stop::Stopped(stopped) => {
-                let handles = signals::may_run_handlers(stopped.thread, stopped.signal);
-                let left = stopped.release((call.number, call.arguments));
-                if left.is_none() {
-                    self.waits.ending.push(*call);
-                }
-                left == Some(true) && !handles
-            }
+    /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there.
+    fn expect(&mut self, mut wait: Wait, seized: Seized) {
+        let Call { number, arguments, .. } = wait.call;
+        let again = match seized.stop() {
+            Stop::Ended => return,
+            Stop::Ends => None,
+            Stop::Stopped(stopped) => stopped.release(number, arguments, self.waits.mark),
+        };
+        self.waits.mark = self.waits.mark.wrapping_add(1).max(1);
+        let Some(again) = again else { return self.waits.ending.push(wait.call) };
+        // Nobody knows whether it is the same one, or another that has all of its time before it.
+        let is_doubtful = wait.deadline.is_some() && !sys::MARKS;
+        if let Some(arguments) = again.filter(|_| !is_doubtful) {
+            wait.call.arguments = arguments;
+            self.waits.left.insert(wait.call.thread, Left { wait, fetched: Some(Instant::now()) });
         }
     }
 
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
     /// thread did before is over.
     pub(crate) fn resume(&mut self, call: &Call) -> bool {
-        self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
         let Some(Left { mut wait, fetched }) = self.waits.left.remove(&call.thread) else { return false };
@@ -447,10 +430,8 @@ impl Supervisor {
         };
         // It sleeps where only a fatal signal wakes it, or this.
         self.listener.answer(&call, &Answer::error(errno));
-        if self.release(&call, seized) {
-            wait.is_fresh = true;
-            self.waits.left.insert(call.thread, Left { wait, fetched: Some(Instant::now()) });
-        }
+        wait.is_fresh = true;
+        self.expect(wait, seized);
     }
 
     /// It waits here for long, and in the kernel signals would end it.
@@ -510,21 +491,6 @@ mod tests {
             waits.left.insert(thread, Left { wait, fetched });
         }
         waits
-    }
-
-    #[test]
-    fn who_may_have_come_and_gone_unseen_has_all_of_its_time_again() {
-        let mut waits = left();
-        for id in [u64::MAX - 1, u64::MAX, 0, 1] {
-            waits.see_number(id);
-        }
-        assert_eq!(waits.left.len(), 3, "none is missing");
-        waits.see_number(3);
-        let mut threads: Vec<_> = waits.left.keys().copied().collect();
-        threads.sort_unstable();
-        assert_eq!(threads, [1, 3]);
-        waits.see_number(4);
-        assert_eq!(waits.left.len(), 2);
     }
 
     #[test]

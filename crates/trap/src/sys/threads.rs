@@ -41,9 +41,9 @@ pub(crate) struct Seized {
 
 /// A thread that has left the call in which it slept, and stands still.
 pub(crate) struct Stopped {
-    pub(crate) thread: u32,
+    thread: u32,
     /// One that it takes just now, or 0.
-    pub(crate) signal: c_int,
+    signal: c_int,
 }
 
 /// What became of a thread that was to stop.
@@ -87,19 +87,21 @@ impl Stopped {
     }
 
     /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it
-    /// left, or says EINTR if they want that. Whether it left that one, as far as can be told; `None`: it ends, as
-    /// [`Stop::Ends`].
-    pub(crate) fn release(self, call: (i64, [u64; 6])) -> Option<bool> {
-        let leaves = leave(self.thread, call);
+    /// left, or says EINTR if they want that. The arguments by which the call is known when it comes again, if it does, as far
+    /// as can be told. `None`: it ends, as [`Stop::Ends`].
+    pub(crate) fn release(self, number: i64, arguments: [u64; 6], mark: u32) -> Option<Option<[u64; 6]>> {
+        let again = make_again(self.thread, number, arguments, mark);
         request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).ok()?;
-        Some(leaves)
+        Some(again)
     }
 }
 
 /// Whether a thread that ends, or stops late, has done so; the one that stops goes on.
-pub(crate) fn reap(thread: u32, call: (i64, [u64; 6])) -> bool {
+pub(crate) fn reap(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
     match look_at(thread) {
-        Ok(Some(status)) if libc::WIFSTOPPED(status) => Stopped::new(thread, status).release(call).is_some(),
+        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
+            Stopped::new(thread, status).release(number, arguments, 0).is_some()
+        }
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
     }
@@ -132,43 +134,48 @@ fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     }
 }
 
-/// Whether a thread that stands is about to make this call anew. What has a limit, or waits for events, says EINTR at each
-/// stop: unless a handler runs, that is not for the program.
+/// Of a thread that stands, and is about to make this call anew: has it do so with a mark, in the half of its descriptor that
+/// nobody reads; so that no other call of the thread's, however alike, is taken for this one. What has a limit, or waits for
+/// events, says EINTR at each stop: unless a handler runs, that is not for the program.
 #[cfg(target_arch = "x86_64")]
-fn leave(thread: u32, (number, arguments): (i64, [u64; 6])) -> bool {
+fn make_again(thread: u32, number: i64, mut arguments: [u64; 6], mark: u32) -> Option<[u64; 6]> {
     use std::mem::{MaybeUninit, offset_of};
 
     const EVENTS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
     let mut registers = MaybeUninit::<libc::user_regs_struct>::uninit();
     // SAFETY: writes such a structure, whole if it says so.
-    let read = unsafe {
-        check(libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) as c_int)
-            .map(|_| registers.assume_init())
+    let registers = unsafe {
+        check(libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) as c_int).ok()?;
+        registers.assume_init()
     };
-    let Ok(registers) = read else { return false };
     let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
     let found = registers.orig_rax.cast_signed();
     let is_it = (found, [rdi, rsi, rdx, r10, r8, r9]) == (number, arguments);
     match -registers.rax.cast_signed() as c_int {
-        ERESTARTSYS | ERESTARTNOHAND => is_it,
+        ERESTARTSYS | ERESTARTNOHAND => {}
         libc::EINTR if is_it || EVENTS.contains(&found) => {
-            let at = offset_of!(libc::user_regs_struct, rax);
             let again = (-(ERESTARTNOHAND as isize)).cast_unsigned();
-            request(libc::PTRACE_POKEUSER, thread, at, again).is_ok() && is_it
+            request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rax), again).ok()?;
         }
-        _ => false,
+        _ => return None,
     }
+    if !is_it {
+        return None;
+    }
+    arguments[0] = u64::from(mark) << 32 | u64::from(rdi as u32);
+    request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rdi), arguments[0] as usize).ok()?;
+    Some(arguments)
 }
 
-/// Nobody tells here, and what has a limit is not left to the kernel (`RESTARTS_LIMITED`).
+/// Nobody tells or marks here, so that an equal call counts as the same.
 #[cfg(not(target_arch = "x86_64"))]
-fn leave(_: u32, _: (i64, [u64; 6])) -> bool {
-    true
+fn make_again(_: u32, _: i64, arguments: [u64; 6], _: u32) -> Option<[u64; 6]> {
+    Some(arguments)
 }
 
-/// Whether a call that has a limit can be made anew.
-pub(crate) const RESTARTS_LIMITED: bool = cfg!(target_arch = "x86_64");
+/// Whether a call that comes again is known for certain, and one with a limit can be made anew.
+pub(crate) const MARKS: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(test)]
 mod tests {
@@ -194,18 +201,23 @@ mod tests {
         }
     }
 
-    /// Waits until it receives: its call.
-    fn await_call(thread: u32) -> (i64, [u64; 6]) {
+    /// Waits until it receives: the arguments.
+    fn await_call(thread: u32) -> [u64; 6] {
         let file = format!("/proc/{thread}/syscall");
         loop {
             let text = std::fs::read_to_string(&file).unwrap();
+            assert_ne!(text, "-1 0x0 0x0\n", "it has ended");
             let mut words = text.split_whitespace();
             if words.next() == Some(libc::SYS_recvfrom.to_string().as_str()) {
                 let mut argument = || u64::from_str_radix(&words.next().unwrap()[2..], 16).unwrap();
-                return (libc::SYS_recvfrom, [0; 6].map(|_: u64| argument()));
+                return [0; 6].map(|_: u64| argument());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn release(stopped: Stopped, arguments: [u64; 6], mark: u32) -> Option<Option<[u64; 6]>> {
+        stopped.release(libc::SYS_recvfrom, arguments, mark)
     }
 
     fn stopped(thread: u32) -> Stopped {
@@ -220,9 +232,12 @@ mod tests {
             set_option(&theirs, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &minute).unwrap();
         }
         let child = receiver(theirs.as_raw_fd());
-        for _ in 0..20 {
-            let call = await_call(child);
-            assert_eq!(stopped(child).release(call), Some(true));
+        let mut arguments = await_call(child);
+        for mark in 1..20 {
+            let again = release(stopped(child), arguments, mark).unwrap().unwrap();
+            assert_ne!(again, arguments, "it is known");
+            arguments = await_call(child);
+            assert_eq!(arguments, again);
         }
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
@@ -235,7 +250,7 @@ mod tests {
     fn a_call_is_made_anew_and_the_program_does_not_know() {
         assert!(can_fetch());
         assert_eq!(fetched(false), 3);
-        if RESTARTS_LIMITED {
+        if MARKS {
             assert_eq!(fetched(true), 3);
         }
     }
@@ -246,16 +261,15 @@ mod tests {
     fn another_call_is_told_from_the_one_that_is_meant() {
         let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
         let child = receiver(theirs.as_raw_fd());
-        let (number, arguments) = await_call(child);
-        let others = [0, 1, 2, 3].map(|at| {
+        let arguments = await_call(child);
+        for at in 0..arguments.len() {
             let mut others = arguments;
             others[at] += 1;
-            (number, others)
-        });
-        for other in others.into_iter().chain([(libc::SYS_recvmsg, arguments)]) {
-            assert_eq!(stopped(child).release(other), Some(false));
-            assert_eq!(await_call(child), (number, arguments));
+            assert_eq!(release(stopped(child), others, 1), Some(None));
+            assert_eq!(await_call(child), arguments);
         }
+        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, 1), Some(None));
+        assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
@@ -278,15 +292,15 @@ mod tests {
     fn who_is_killed_as_it_stands_is_given_back() {
         let (_ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
         let child = receiver(theirs.as_raw_fd());
-        let call = await_call(child);
+        let arguments = await_call(child);
         let stopped = stopped(child);
         // SAFETY: numbers only.
         unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) };
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(stopped.release(call), None);
-        while !reap(child, call) {
+        assert_eq!(release(stopped, arguments, 1), None);
+        while !reap(child, libc::SYS_recvfrom, arguments) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
