@@ -60,7 +60,7 @@ impl Variant {
 }
 
 /// In the order in which they are measured, those that are pinned first.
-const VARIANTS: [Variant; 8] = [
+const VARIANTS: [Variant; 9] = [
     Variant::nginx(2, false, true, &CLIENTS),
     Variant { kind: Kind::APACHE, is_pinned: true, clients: &CLIENTS },
     Variant::nginx(2, true, true, &ENDS),
@@ -69,6 +69,7 @@ const VARIANTS: [Variant; 8] = [
     Variant::nginx(2, false, false, &ENDS),
     Variant::nginx(2, true, false, &ENDS),
     Variant::nginx(1, false, false, &ENDS),
+    Variant::nginx(1, true, false, &ENDS),
 ];
 
 struct Case {
