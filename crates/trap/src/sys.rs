@@ -165,6 +165,12 @@ pub(crate) fn end_of_thread(tid: u32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) as c_int }).or_else(|_| pidfd(tid))
 }
 
+/// Sends a thread a signal.
+pub(crate) fn signal(process: u32, thread: u32, signal: c_int) {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
+}
+
 /// A duplicate of another process's descriptor.
 pub(crate) fn take(process: &OwnedFd, number: c_int) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.

@@ -107,6 +107,8 @@ pub(crate) struct Status {
     pub(crate) shared: u64,
     /// They are to wait.
     pub(crate) blocked: u64,
+    /// They have a handler.
+    pub(crate) caught: u64,
 }
 
 impl Status {
@@ -121,7 +123,7 @@ impl Status {
         let mut field = |name: &str| lines.find_map(|line| line.strip_prefix(name)).map(str::trim);
         let [process, tracer, threads] =
             ["Tgid:", "TracerPid:", "Threads:"].map(|name| field(name)?.parse().ok());
-        let [own, shared, blocked] = ["SigPnd:", "ShdPnd:", "SigBlk:"]
+        let [own, shared, blocked, caught] = ["SigPnd:", "ShdPnd:", "SigBlk:", "SigCgt:"]
             .map(|name| u64::from_str_radix(field(name)?, 16).ok());
         Some(Status {
             process: process?,
@@ -130,6 +132,7 @@ impl Status {
             own: own?,
             shared: shared?,
             blocked: blocked?,
+            caught: caught?,
         })
     }
 }
@@ -266,11 +269,11 @@ mod tests {
     #[test]
     fn a_status_is_read_as_the_kernel_writes_it() {
         let text = "Name:\tx\nTgid:\t7\nPid:\t8\nTracerPid:\t9\nThreads:\t2\nSigPnd:\t0000000000000001\n\
-                    ShdPnd:\t0000000000000010\nSigBlk:\t0000000000000100\nSigIgn:\t0\n";
+                    ShdPnd:\t0000000000000010\nSigBlk:\t0000000000000100\nSigIgn:\t0\nSigCgt:\t0000000000001000\n";
         let found = Status::parse(text).unwrap();
-        let Status { process, tracer, threads, own, shared, blocked } = found;
+        let Status { process, tracer, threads, own, shared, blocked, caught } = found;
         assert_eq!((process, tracer, threads), (7, 9, 2));
-        assert_eq!([own, shared, blocked], [1, 0x10, 0x100]);
+        assert_eq!([own, shared, blocked, caught], [1, 0x10, 0x100, 0x1000]);
         assert_eq!(Status::parse("Name:\tx\n"), None);
         assert_eq!(Status::of(i32::MAX as u32), None);
         assert_eq!(Status::of(std::process::id()).unwrap().process, std::process::id());

@@ -11,6 +11,7 @@
 //! that the call is trapped again, and answered with an address or a connection.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ use crate::target::{self, Place, Status};
 const STAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(640)];
 /// A thread that was fetched, and is not here after this time, was kept from making its call again.
 const GONE: Duration = Duration::from_secs(1);
+/// A thread that a debugger stops does so sooner than this.
+const PROD: Duration = Duration::from_millis(1);
 /// How often is looked whether a thread has ended.
 const REAPS: Duration = Duration::from_millis(1);
 /// From so many waiting calls on, those of threads that are gone are looked for.
@@ -140,7 +143,7 @@ impl Supervisor {
     }
 
     pub(crate) fn see_to_waits(&mut self) {
-        self.waits.ending.retain(|call| !sys::reap(call.thread, call.number, call.arguments));
+        self.reap();
         self.fetch_late_calls();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
@@ -314,10 +317,9 @@ impl Supervisor {
     }
 
     fn fetch_all(&mut self, threads: &[u32]) {
-        let mut fetched = Vec::new();
         for thread in threads {
             match self.waits.left.remove(thread) {
-                Some(Left { wait, fetched: None }) => fetched.extend(self.seize(wait)),
+                Some(Left { wait, fetched: None }) => self.fetch_one(wait),
                 // One that does not come, or that was fetched as another one was.
                 Some(left) if left.next().is_some_and(|when| when > Instant::now()) => {
                     self.waits.left.insert(*thread, left);
@@ -325,23 +327,20 @@ impl Supervisor {
                 _ => {}
             }
         }
-        for (wait, seized) in fetched {
-            self.expect(wait, seized);
-        }
     }
 
-    /// Has the thread of a call leave it, if that is there and to come again.
-    fn seize(&mut self, mut wait: Wait) -> Option<(Wait, Seized)> {
+    /// Has the thread of a call make it again, if it is there.
+    fn fetch_one(&mut self, mut wait: Wait) {
         let Wait { call, socket: id, .. } = wait;
+        let Some(socket) = self.sockets.get(&id) else { return };
         if target::place(&call) == Place::Elsewhere {
-            return None;
+            return;
         }
-        let socket = self.sockets.get(&id)?;
         let is_there = socket.inode().ok().and_then(|inode| target::has(call.thread, call.fd(), inode));
         if call.number == libc::SYS_connect {
             // It would be made with whatever has the number now; the stand-in tells it by itself.
             if is_there == Some(false) {
-                return None;
+                return;
             }
         } else if let Some(outer) = self.outer(socket) {
             // The number may be closed, or another file's, when it is made again.
@@ -349,12 +348,25 @@ impl Supervisor {
         } else if is_there == Some(false) {
             // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
             self.share(id);
-            return None;
+            return;
         }
         wait.is_fresh = false;
-        // Who is traced meanwhile has been fetched by that.
-        let seized = sys::seize(call.thread).ok()?;
-        Some((wait, seized))
+        match self.seize(&call) {
+            Ok(seized) => self.expect(wait, seized),
+            Err(error) if sys::errno(&error) == libc::EPERM => drive_out(&call),
+            Err(_) => {}
+        }
+    }
+
+    /// A process in `exec` waits for its threads that end, one that is to be traced for that `exec`, and those that are for
+    /// whoever traces them: so none is seized while another one of ours may have to be waited for.
+    fn seize(&mut self, call: &Call) -> io::Result<Seized> {
+        self.reap();
+        if self.waits.ending.is_empty() { sys::seize(call.thread) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+    }
+
+    fn reap(&mut self) {
+        self.waits.ending.retain(|call| !sys::reap(call.thread, call.number, call.arguments));
     }
 
     /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there.
@@ -423,10 +435,14 @@ impl Supervisor {
     fn interrupt(&mut self, mut wait: Wait, is_sure: bool) {
         let call = wait.call;
         let errno = if wait.deadline.is_some() { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
-        let Ok(seized) = sys::seize(call.thread) else {
-            // A debugger has it. Without a signal its program would be told that number.
-            self.listener.answer(&call, &Answer::error(if is_sure { errno } else { libc::EINTR }));
-            return;
+        let seized = match self.seize(&call) {
+            Ok(seized) => seized,
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return self.waits.blocked.push(wait),
+            Err(_) => {
+                // A debugger has it. Without a signal its program would be told that number.
+                self.listener.answer(&call, &Answer::error(if is_sure { errno } else { libc::EINTR }));
+                return;
+            }
         };
         // It sleeps where only a fatal signal wakes it, or this.
         self.listener.answer(&call, &Answer::error(errno));
@@ -454,6 +470,28 @@ impl Wait {
         self.stays = most.min(2 * self.stays);
         self.leaves = Some(now + self.stays);
         self.is_fresh = false;
+    }
+}
+
+/// The thread of a call is a debugger's, which stops it in these moments; or lets it sleep on: then a signal that means
+/// nothing to the program has it make its call again (one with a limit says EINTR).
+fn drive_out(call: &Call) {
+    let begin = Instant::now();
+    let mut is_prodded = false;
+    while begin.elapsed() < STAYS[0] {
+        let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
+        if stands || target::place(call) == Place::Elsewhere {
+            return;
+        }
+        if !is_prodded && begin.elapsed() > PROD {
+            is_prodded = true;
+            let status = Status::of(call.thread).unwrap_or_default();
+            let means_nothing = |signal: &i32| (status.caught | status.blocked) & 1 << (signal - 1) == 0;
+            if let Some(signal) = [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing) {
+                sys::signal(status.process, call.thread, signal);
+            }
+        }
+        std::thread::yield_now();
     }
 }
 

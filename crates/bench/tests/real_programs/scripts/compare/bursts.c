@@ -684,6 +684,85 @@ CASE(ends_while_something_comes) {
     T(ended);
 }
 
+/* It becomes another program meanwhile, whatever its threads do just then. */
+CASE(execs_while_something_comes) {
+    enum { MANY = 10 };
+    struct crowd crowd = {.limit_ms = 5000};
+    struct name to;
+    pthread_t threads[MANY];
+    int ended = 0;
+    for (int round = 0; round < 40; round++) {
+        crowd.from.family = 0;
+        pid_t child;
+        int status, from = gather(&crowd, threads, 0, &to);
+        if ((child = fork()) == 0) {
+            for (int i = 0; i < MANY; i++) NEED(pthread_create(&threads[i], NULL, take_all, &crowd) == 0);
+            usleep(15000);
+            NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+            execl("/bin/true", "true", NULL);
+            _exit(1);
+        }
+        NEED(waitpid(child, &status, 0) == child);
+        ended += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        NEED(close(from) == 0 && close(crowd.fd) == 0);
+    }
+    T(ended);
+}
+
+/* A tracer's child: it passes on what signals there are until that one ends. */
+static int traced_to_the_end(pid_t child) {
+    int status;
+    while (waitpid(child, &status, 0) == child && WIFSTOPPED(status))
+        ptrace(PTRACE_CONT, child, 0, status >> 16 ? 0 : WSTOPSIG(status));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A tracer that does not stop it, as it waits. */
+CASE(seized_while_it_waits) {
+    int port, fd = pair(&port), listening = listener();
+    for (int accepts = 0; accepts < 2; accepts++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct name who = {0};
+            socklen_t len = sizeof who;
+            int n = accepts ? accept(listening, (struct sockaddr *)&who, &len)
+                            : recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
+            _exit((n > 0) + 10 * !strcmp(host_of(&who), peer));
+        }
+        await_sleep(child);
+        /* Long enough for it to sleep for long. */
+        usleep(50000);
+        NEED(ptrace(PTRACE_SEIZE, child, 0, 0) == 0);
+        if (accepts) tell("connect S %s %d", own, port_of(listening));
+        else told("abc", fd);
+        T(traced_to_the_end(child));
+    }
+}
+
+/* One comes with the datagram. */
+CASE(traced_as_something_comes) {
+    struct name to, known;
+    int from = bound(&known), fd = bound(&to), strange = 0;
+    for (int round = 0; round < 60; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct name who = {0};
+            socklen_t len = sizeof who;
+            int n = recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
+            _exit(n != 1 || who.port != known.port);
+        }
+        await_sleep(child);
+        usleep(12000);
+        NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+        usleep(round * 5);
+        /* Another one has it for some microseconds, or it has ended. */
+        for (siginfo_t ended = {0}; ptrace(PTRACE_ATTACH, child, 0, 0) < 0 && ended.si_pid == 0; usleep(50))
+            waitid(P_PID, child, &ended, WEXITED | WNOHANG | WNOWAIT);
+        strange += traced_to_the_end(child);
+    }
+    T(strange);
+}
+
 /* A debugger comes and goes. */
 CASE(traced_while_it_receives) {
     int port, fd = pair(&port);
