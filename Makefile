@@ -17,7 +17,7 @@ help:
 	@echo 'make test-kernels  a smoke test on other kernels, under QEMU (downloads Debian packages)'
 	@echo 'make check    format, clippy with warnings as errors, documentation'
 	@echo 'make bench    every experiment, quick (NAME=prefer for one, QUICK= for full length)'
-	@echo 'make peers    other stacks that `bench stream` and `bench rr` compare with (--peer smoltcp)'
+	@echo 'make peers    other stacks that `bench stream` and `bench rr` compare with (--peer smoltcp,gvisor)'
 	@echo 'make build    the release build'
 	@echo 'make packetdrill  the plug-in for google/packetdrill'
 	@echo 'make install  program, library, manual pages, completions (PREFIX=$(PREFIX), DESTDIR=)'
@@ -69,6 +69,11 @@ bench: deps build
 # Not of the workspace and not installed. They lie beside `scoutline`, which looks for them there.
 peers:
 	$(CARGO) build --release --locked --manifest-path crates/bench/peers/smoltcp/Cargo.toml --target-dir "$(TARGET)"
+	@if command -v go > /dev/null; then \
+		go build -C crates/bench/peers/gvisor -trimpath -buildvcs=false -o "$(abspath $(RELEASE))/scoutline-peer-gvisor"; \
+	else \
+		echo 'go is missing, so the peer gvisor is not built; https://go.dev/dl has it (1.26.3 or newer)'; \
+	fi
 
 install: build
 	install -D -m 755 $(RELEASE)/scoutline $(DESTDIR)$(PREFIX)/bin/scoutline

@@ -2,8 +2,8 @@
 //!
 //! A peer is a program of its own in `crates/bench/peers`, which `make peers` builds beside `scoutline`: stack and service
 //! in one process, on an interface that has no address. It is told `DEVICE ADDRESS SERVICE`, and `spin` where it is not
-//! to sleep; a service is `tcp:PORT` or `udp:PORT` for echo, `iperf3:PORT` for what iperf3's client asks of its server.
-//! It prints `ready`.
+//! to sleep (gVisor's netstack does all the same); a service is `tcp:PORT` or `udp:PORT` for echo, `iperf3:PORT` for what
+//! iperf3's client asks of its server. It prints `ready`.
 
 use std::path::PathBuf;
 
@@ -20,6 +20,8 @@ const EXPERIMENTS: [&str; 2] = ["stream", "rr"];
 pub enum Peer {
     /// The Rust crate smoltcp over a packet socket
     Smoltcp,
+    /// gVisor's netstack (Go) over a packet socket
+    Gvisor,
 }
 
 impl Peer {
@@ -27,6 +29,7 @@ impl Peer {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Peer::Smoltcp => "smoltcp",
+            Peer::Gvisor => "gvisor",
         }
     }
 
@@ -36,6 +39,10 @@ impl Peer {
             Peer::Smoltcp => {
                 "stack and service on one thread, pinned as the server, over a packet socket; super-segments, checksums \
                  left to the device, cubic, buffers of 1 MiB; it spins in `engine alone`"
+            }
+            Peer::Gvisor => {
+                "stack and service in one process, all its threads pinned as the server, over a packet socket; \
+                 super-segments, checksums of TCP left to the device, cubic, buffers of 1 MiB; it sleeps everywhere"
             }
         }
     }
@@ -81,7 +88,10 @@ mod tests {
     #[test]
     fn a_peer_that_is_not_built_says_what_builds_it() {
         let load = "/nowhere/scoutline".into();
-        let options = Options { load, peers: [Peer::Smoltcp].into(), ..Options::default() };
+        let mut options = Options { load, peers: [Peer::Gvisor].into(), ..Options::default() };
+        let text = refusal("rr", &options);
+        assert!(text.contains("/nowhere/scoutline-peer-gvisor") && text.contains("make peers"), "{text}");
+        options.peers = [Peer::Smoltcp].into();
         let text = refusal("rr", &options);
         assert!(text.contains("/nowhere/scoutline-peer-smoltcp") && text.contains("make peers"), "{text}");
         let text = refusal("udp", &options);

@@ -523,7 +523,8 @@ mod tests {
         };
         assert_eq!(peers(&[]), []);
         assert_eq!(peers(&["--peer", "smoltcp"]), [Peer::Smoltcp]);
-        assert_eq!(peers(&["--peer", "smoltcp,smoltcp", "--peer=smoltcp"]), [Peer::Smoltcp; 3]);
+        let both = [Peer::Smoltcp, Peer::Gvisor, Peer::Smoltcp];
+        assert_eq!(peers(&["--peer", "smoltcp,gvisor", "--peer=smoltcp"]), both);
     }
 
     #[test]
