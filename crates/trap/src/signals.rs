@@ -52,7 +52,13 @@ impl Watch {
     }
 
     /// Looks, when it is time to; so many calls wait.
-    pub(crate) fn look(&mut self, call: &Call, waiting: usize, control: &mut JobControl, now: Instant) -> Pending {
+    pub(crate) fn look(
+        &mut self,
+        call: &Call,
+        waiting: usize,
+        control: &mut JobControl,
+        now: Instant,
+    ) -> Pending {
         if now < self.next {
             return Pending::Nobody;
         }

@@ -249,7 +249,10 @@ mod tests {
         let (one, other) = sys::pair(libc::SOCK_STREAM).unwrap();
         let (inode, fd) = (sys::inode(&one).unwrap(), one.as_raw_fd());
         let there = |fd| has(pid, fd, inode);
-        assert_eq!([there(fd), there(other.as_raw_fd()), there(i32::MAX)], [Some(true), Some(false), Some(false)]);
+        assert_eq!(
+            [there(fd), there(other.as_raw_fd()), there(i32::MAX)],
+            [Some(true), Some(false), Some(false)]
+        );
         assert_eq!(has(i32::MAX as u32, fd, inode), Some(false), "the thread is gone");
     }
 

@@ -121,7 +121,8 @@ impl Waits {
 
     /// The threads whose calls at a socket the kernel has.
     fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
-        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && left.fetched.is_none());
+        let here =
+            self.left.iter().filter(move |(_, left)| left.wait.socket == socket && left.fetched.is_none());
         here.map(|(&thread, _)| thread)
     }
 
@@ -200,8 +201,7 @@ impl Supervisor {
         for wait in waiting {
             let takes = taking(&wait.call);
             // What the one before it did not find is not there.
-            let waits =
-                if takes.is_some() && takes == in_vain { Some(wait) } else { self.try_again(wait) };
+            let waits = if takes.is_some() && takes == in_vain { Some(wait) } else { self.try_again(wait) };
             if waits.is_some() {
                 in_vain = takes;
             }
@@ -296,8 +296,7 @@ impl Supervisor {
         let is_it = found
             .is_some_and(|found| !found.non_blocking && socket.inode().is_ok_and(|it| it == found.inode));
         // The program may have set another one meanwhile, which is not this call's.
-        let its_limit =
-            if call.number == libc::SYS_connect { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
+        let its_limit = if call.number == libc::SYS_connect { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
         let same_limit = time_limit(&socket.inner, its_limit) == *limit;
         is_empty && is_it && same_limit && target::place(call) == Place::InCall
     }
@@ -362,7 +361,11 @@ impl Supervisor {
     /// whoever traces them: so none is seized while another one of ours may have to be waited for.
     fn seize(&mut self, call: &Call) -> io::Result<Seized> {
         self.reap();
-        if self.waits.ending.is_empty() { sys::seize(call.thread) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+        if self.waits.ending.is_empty() {
+            sys::seize(call.thread)
+        } else {
+            Err(io::ErrorKind::ResourceBusy.into())
+        }
     }
 
     fn reap(&mut self) {
@@ -437,7 +440,9 @@ impl Supervisor {
         let errno = if wait.deadline.is_some() { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
         let seized = match self.seize(&call) {
             Ok(seized) => seized,
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return self.waits.blocked.push(wait),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                return self.waits.blocked.push(wait);
+            }
             Err(_) => {
                 // A debugger has it. Without a signal its program would be told that number.
                 self.listener.answer(&call, &Answer::error(if is_sure { errno } else { libc::EINTR }));
@@ -487,7 +492,9 @@ fn drive_out(call: &Call) {
             is_prodded = true;
             let status = Status::of(call.thread).unwrap_or_default();
             let means_nothing = |signal: &i32| (status.caught | status.blocked) & 1 << (signal - 1) == 0;
-            if let Some(signal) = [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing) {
+            if let Some(signal) =
+                [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing)
+            {
                 sys::signal(status.process, call.thread, signal);
             }
         }

@@ -164,7 +164,8 @@ fn make_again(thread: u32, number: i64, mut arguments: [u64; 6], mark: u32) -> O
         return None;
     }
     arguments[0] = u64::from(mark) << 32 | u64::from(rdi as u32);
-    request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rdi), arguments[0] as usize).ok()?;
+    request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rdi), arguments[0] as usize)
+        .ok()?;
     Some(arguments)
 }
 
