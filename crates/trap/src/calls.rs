@@ -293,8 +293,11 @@ impl Supervisor {
         match &socket.state {
             // Whoever waits there in a call that is trapped would not hear of it.
             State::Datagram(_) => {
+                // It says so, and does it (`inet_shutdown`).
+                let is_connected = sys::name(libc::getpeername, &socket.inner);
                 sys::shutdown(&self.end_of(on)?, how)?;
                 self.retry(on.id);
+                is_connected?;
                 return Ok(Reply::Now(Answer::Value(0)));
             }
             State::Connecting { .. } => return self.shut_connecting(on, how),
@@ -431,6 +434,16 @@ impl Supervisor {
     }
 
     fn create(&mut self, call: &Call) -> io::Result<Reply> {
+        if !target::can_be_served(call.thread) {
+            if !std::mem::replace(&mut self.said_closed, true) {
+                eprintln!(
+                    "scoutline: process {} is not dumpable (prctl(2), PR_SET_DUMPABLE; a program that cannot be read): its \
+                     sockets are the kernel's; as root it is served",
+                    call.thread
+                );
+            }
+            return Ok(Reply::Now(Answer::Native));
+        }
         let (socket, outer) = Socket::create(call)?;
         let id = self.insert(socket)?;
         if let Err(error) = self.name(id, &outer) {

@@ -68,6 +68,12 @@ impl Watch {
     }
 }
 
+/// Whether a thread has a handler for this signal.
+pub(crate) fn is_handled(thread: u32, signal: i32) -> bool {
+    // One that is gone makes no call.
+    Status::of(thread).is_none_or(|status| status.caught & 1 << (signal - 1) != 0)
+}
+
 /// Until the next look at a call that has waited so long, among so many.
 fn interval(waited: Duration, waiting: usize) -> Duration {
     let count = u32::try_from(waiting).unwrap_or(u32::MAX);

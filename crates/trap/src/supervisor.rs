@@ -46,6 +46,8 @@ pub(crate) struct Supervisor {
     /// The most connections that may wait at a stand-in.
     pub(crate) backlog: usize,
     pub(crate) space: Vec<u8>,
+    /// That a program cannot be looked into.
+    pub(crate) said_closed: bool,
 }
 
 impl Supervisor {
@@ -68,6 +70,7 @@ impl Supervisor {
             binding: BTreeSet::new(),
             backlog: standin::longest_queue(),
             space: vec![0; SPACE],
+            said_closed: false,
         })
     }
 

@@ -139,12 +139,37 @@ impl Status {
 
 /// The state of a thread, as one letter (`proc_pid_stat(5)`), unless it is gone.
 pub(crate) fn state(thread: u32) -> Option<char> {
-    ask(thread, "stat").ok()?.rsplit_once(')')?.1.trim_start().chars().next()
+    stat(&ask(thread, "stat").ok()?).map(|(state, _)| state)
 }
 
 /// It is there, and has not ended.
 pub(crate) fn exists(thread: u32) -> bool {
     state(thread).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// It is gone, or on the way there (PF_EXITING, PF_DUMPCORE, PF_SIGNALED of `linux/sched.h`): in no call any more, though its
+/// registers show one.
+pub(crate) fn is_ending(thread: u32) -> bool {
+    const ENDING: u32 = 0x4 | 0x200 | 0x400;
+    match ask(thread, "stat") {
+        Ok(text) => {
+            stat(&text).is_some_and(|(state, flags)| flags & ENDING != 0 || ['Z', 'X'].contains(&state))
+        }
+        Err(error) => is_gone(&error),
+    }
+}
+
+/// Its state and its flags.
+fn stat(text: &str) -> Option<(char, u32)> {
+    let mut words = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = words.next()?.chars().next()?;
+    Some((state, words.nth(5)?.parse().ok()?))
+}
+
+/// Whether its descriptors can be looked at: those of an ordinary user's program that is not dumpable cannot, unless by root.
+pub(crate) fn can_be_served(thread: u32) -> bool {
+    let looked = sys::with_spare(|| std::fs::read_dir(format!("/proc/{thread}/fdinfo")));
+    !looked.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// A duplicate of a thread's descriptor, if it still is the file that it was.
@@ -267,6 +292,15 @@ mod tests {
         assert_eq!(place("-1 0x7ffe 0x7f00\n"), Place::Elsewhere);
         assert_eq!(place("running\n"), Place::Perhaps);
         assert_eq!(super::place(&Call { thread: i32::MAX as u32, ..call }), Place::Elsewhere);
+    }
+
+    #[test]
+    fn a_stat_is_read_whatever_the_name() {
+        assert_eq!(stat("7 (a) b) S 1 7 7 0 -1 4194560 120 0\n"), Some(('S', 4_194_560)));
+        assert_eq!(stat("7 (a"), None);
+        assert!(exists(std::process::id()) && !is_ending(std::process::id()));
+        assert!(!exists(i32::MAX as u32) && is_ending(i32::MAX as u32));
+        assert!(can_be_served(std::process::id()));
     }
 
     #[test]

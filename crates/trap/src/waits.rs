@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{JobControl, Pending, Watch};
+use crate::signals::{self, JobControl, Pending, Watch};
 use crate::socket::State;
 use crate::supervisor::{ENDED, Supervisor, time_limit};
 use crate::sys::{self, Seized, Stop};
@@ -30,8 +30,8 @@ const STAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(6
 const GONE: Duration = Duration::from_secs(1);
 /// A thread that a debugger stops does so sooner than this.
 const PROD: Duration = Duration::from_millis(1);
-/// How often is looked whether a thread has ended.
-const REAPS: Duration = Duration::from_millis(1);
+/// How often is looked whether a thread has ended, soon after it was to stop and later.
+const REAPS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY: usize = 256;
 
@@ -40,10 +40,10 @@ pub(crate) struct Waits {
     blocked: Vec<Wait>,
     /// Those that the kernel has, by thread.
     left: HashMap<u32, Left>,
-    /// Those whose threads end, and are to be waited for.
-    ending: Vec<Call>,
-    /// By this the next one that is fetched will be known.
-    mark: u32,
+    /// Those whose threads are to be waited for.
+    ending: Vec<Ending>,
+    /// The number that the next call has, if none is missing.
+    next_id: Option<u64>,
     control: JobControl,
     /// So many are looked through for those of threads that are gone.
     crowd: usize,
@@ -76,6 +76,21 @@ struct Wait {
     held: Option<Held>,
 }
 
+/// One whose thread ends, or stops late.
+struct Ending {
+    call: Call,
+    process: u32,
+    since: Instant,
+}
+
+impl Ending {
+    /// When to look: a first thread ends with the last one of its process.
+    fn next(&self, now: Instant) -> Instant {
+        let [soon, seldom] = REAPS;
+        now + if now < self.since + GONE { soon } else { seldom }
+    }
+}
+
 /// One that the kernel has, or that was fetched (when) and is not here yet.
 struct Left {
     wait: Wait,
@@ -106,7 +121,7 @@ impl Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
             ending: Vec::new(),
-            mark: 1,
+            next_id: None,
             control: JobControl::default(),
             crowd: MANY,
             means: Means { fetches, keeps },
@@ -117,6 +132,14 @@ impl Waits {
     pub(crate) fn clear(&mut self) {
         self.blocked.clear();
         self.left.clear();
+    }
+
+    /// The kernel numbers calls one by one (`seccomp_next_notify_id`). One that was ended by a signal before it was taken leaves
+    /// a gap: it may be what a fetched thread made, and the next one, which has all of its time before it, looks like it.
+    fn see_number(&mut self, id: u64) {
+        if self.next_id.replace(id.wrapping_add(1)).is_some_and(|expected| expected != id) {
+            self.left.retain(|_, left| left.fetched.is_none() || left.wait.deadline.is_none());
+        }
     }
 
     /// The threads whose calls at a socket the kernel has.
@@ -138,7 +161,8 @@ impl Supervisor {
             let look = self.is_looked_at(wait).then(|| wait.signals.next());
             [wait.deadline.map(|(when, _)| when), wait.leaves, look]
         };
-        let ending = self.waits.ending.first().map(|_| Instant::now() + REAPS);
+        let now = Instant::now();
+        let ending = self.waits.ending.iter().map(|ending| ending.next(now));
         let left = self.waits.left.values().filter_map(Left::next);
         self.waits.blocked.iter().flat_map(of).flatten().chain(left).chain(ending).min()
     }
@@ -245,7 +269,7 @@ impl Supervisor {
     /// The kernel's call would wait for the same at the program's end.
     fn can_leave(&self, call: &Call, socket: u64, is_limited: bool) -> bool {
         let Means { fetches, keeps } = self.waits.means;
-        let can_again = !is_limited || sys::MARKS;
+        let can_again = !is_limited || sys::IS_CERTAIN;
         let [_, _, second, third, ..] = call.arguments;
         // The pair refuses what UDP takes no notice of.
         let is_plain = |flags: u64| flags as i32 & libc::MSG_OOB == 0;
@@ -332,7 +356,7 @@ impl Supervisor {
     fn fetch_one(&mut self, mut wait: Wait) {
         let Wait { call, socket: id, .. } = wait;
         let Some(socket) = self.sockets.get(&id) else { return };
-        if target::place(&call) == Place::Elsewhere {
+        if target::is_ending(call.thread) || target::place(&call) == Place::Elsewhere {
             return;
         }
         let is_there = socket.inode().ok().and_then(|inode| target::has(call.thread, call.fd(), inode));
@@ -357,42 +381,59 @@ impl Supervisor {
         }
     }
 
-    /// A process in `exec` waits for its threads that end, one that is to be traced for that `exec`, and those that are for
-    /// whoever traces them: so none is seized while another one of ours may have to be waited for.
+    /// A process in `exec` waits for its threads that end, one that is to be traced for that `exec`, and those that have ended
+    /// for whoever traces them: so none is seized while another one of its process may have to be waited for. The first one
+    /// is not waited for.
     fn seize(&mut self, call: &Call) -> io::Result<Seized> {
-        self.reap();
-        if self.waits.ending.is_empty() {
-            sys::seize(call.thread)
-        } else {
-            Err(io::ErrorKind::ResourceBusy.into())
+        let begin = Instant::now();
+        loop {
+            self.reap();
+            let process = |call: &Call| Status::of(call.thread).map_or(0, |status| status.process);
+            let own = if self.waits.ending.is_empty() { 0 } else { process(call) };
+            let hinders = |ending: &Ending| ending.process == own && ending.call.thread != ending.process;
+            if !self.waits.ending.iter().any(hinders) {
+                return sys::seize(call.thread);
+            }
+            if begin.elapsed() > STAYS[0] {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            std::thread::sleep(REAPS[0]);
         }
     }
 
     fn reap(&mut self) {
-        self.waits.ending.retain(|call| !sys::reap(call.thread, call.number, call.arguments));
+        let has_ended = |Ending { call, .. }: &Ending| sys::reap(call.thread, call.number, call.arguments);
+        self.waits.ending.retain(|ending| !has_ended(ending));
     }
 
     /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there.
-    fn expect(&mut self, mut wait: Wait, seized: Seized) {
-        let Call { number, arguments, .. } = wait.call;
-        let again = match seized.stop() {
-            Stop::Ended => return,
+    fn expect(&mut self, wait: Wait, seized: Seized) {
+        let call @ Call { thread, number, arguments, .. } = wait.call;
+        let comes = match seized.stop(|| target::is_ending(thread)) {
+            Stop::Ended => Some(false),
             Stop::Ends => None,
-            Stop::Stopped(stopped) => stopped.release(number, arguments, self.waits.mark),
+            Stop::Stopped(stopped) => {
+                stopped.release(number, arguments, |signal| signals::is_handled(thread, signal))
+            }
         };
-        self.waits.mark = self.waits.mark.wrapping_add(1).max(1);
-        let Some(again) = again else { return self.waits.ending.push(wait.call) };
-        // Nobody knows whether it is the same one, or another that has all of its time before it.
-        let is_doubtful = wait.deadline.is_some() && !sys::MARKS;
-        if let Some(arguments) = again.filter(|_| !is_doubtful) {
-            wait.call.arguments = arguments;
-            self.waits.left.insert(wait.call.thread, Left { wait, fetched: Some(Instant::now()) });
+        // Where nobody knows it may be another one, which has all of its time before it.
+        let is_doubtful = wait.deadline.is_some() && !sys::IS_CERTAIN;
+        match comes {
+            Some(true) if !is_doubtful => {
+                self.waits.left.insert(thread, Left { wait, fetched: Some(Instant::now()) });
+            }
+            Some(_) => {}
+            None => {
+                let process = Status::of(thread).map_or(0, |status| status.process);
+                self.waits.ending.push(Ending { call, process, since: Instant::now() });
+            }
         }
     }
 
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
     /// thread did before is over.
     pub(crate) fn resume(&mut self, call: &Call) -> bool {
+        self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
         let Some(Left { mut wait, fetched }) = self.waits.left.remove(&call.thread) else { return false };
@@ -536,6 +577,21 @@ mod tests {
             waits.left.insert(thread, Left { wait, fetched });
         }
         waits
+    }
+
+    #[test]
+    fn who_may_have_come_and_gone_unseen_has_all_of_its_time_again() {
+        let mut waits = left();
+        for id in [u64::MAX - 1, u64::MAX, 0, 1] {
+            waits.see_number(id);
+        }
+        assert_eq!(waits.left.len(), 3, "none is missing");
+        waits.see_number(3);
+        let mut threads: Vec<_> = waits.left.keys().copied().collect();
+        threads.sort_unstable();
+        assert_eq!(threads, [1, 3]);
+        waits.see_number(4);
+        assert_eq!(waits.left.len(), 2);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::check;
 
 /// A thread stops within some 20 µs if a processor is free, and is waited for no longer than this at a time.
 const SOON: Duration = Duration::from_micros(200);
-const LONG: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_millis(500);
 
 /// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
@@ -17,6 +17,9 @@ pub(crate) const ERESTARTSYS: c_int = 512;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
 const PTRACE_EVENT_STOP: c_int = 128;
+/// What a thread that makes a call stops by (PTRACE_O_TRACESYSGOOD).
+#[cfg(target_arch = "x86_64")]
+const CALL: c_int = libc::SIGTRAP | 0x80;
 
 /// A request without an answer.
 fn request(what: c_uint, thread: u32, at: usize, value: usize) -> io::Result<()> {
@@ -44,6 +47,9 @@ pub(crate) struct Stopped {
     thread: u32,
     /// One that it takes just now, or 0.
     signal: c_int,
+    /// Its process is being stopped.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    halts: bool,
 }
 
 /// What became of a thread that was to stop.
@@ -60,19 +66,19 @@ pub(crate) enum Stop {
 /// # Errors
 /// It is gone, or somebody else's.
 pub(crate) fn seize(thread: u32) -> io::Result<Seized> {
-    request(libc::PTRACE_SEIZE, thread, 0, 0)?;
+    request(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
     let ends = request(libc::PTRACE_INTERRUPT, thread, 0, 0).is_err();
     Ok(Seized { thread, ends })
 }
 
 impl Seized {
-    /// Waits until it stands.
-    pub(crate) fn stop(self) -> Stop {
+    /// Waits until it stands, or `is_ending`: one that ends stands no more.
+    pub(crate) fn stop(self, is_ending: impl Fn() -> bool) -> Stop {
         let Seized { thread, ends } = self;
         if ends {
             return Stop::Ends;
         }
-        match wait_a_little(thread) {
+        match wait_a_little(thread, is_ending) {
             Ok(Some(status)) if libc::WIFSTOPPED(status) => Stop::Stopped(Stopped::new(thread, status)),
             Ok(None) => Stop::Ends,
             Ok(Some(_)) | Err(_) => Stop::Ended,
@@ -82,17 +88,53 @@ impl Seized {
 
 impl Stopped {
     fn new(thread: u32, status: c_int) -> Stopped {
-        let signal = if status >> 16 == PTRACE_EVENT_STOP { 0 } else { libc::WSTOPSIG(status) };
-        Stopped { thread, signal }
+        let (signal, is_event) = (libc::WSTOPSIG(status), status >> 16 == PTRACE_EVENT_STOP);
+        let halts = is_event && signal != libc::SIGTRAP;
+        Stopped { thread, signal: if is_event { 0 } else { signal }, halts }
     }
 
-    /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it
-    /// left, or says EINTR if they want that. The arguments by which the call is known when it comes again, if it does, as far
-    /// as can be told. `None`: it ends, as [`Stop::Ends`].
-    pub(crate) fn release(self, number: i64, arguments: [u64; 6], mark: u32) -> Option<Option<[u64; 6]>> {
-        let again = make_again(self.thread, number, arguments, mark);
-        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).ok()?;
-        Some(again)
+    /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it left
+    /// and no handler runs before; whether it does. `None`: it ends, as [`Stop::Ends`].
+    pub(crate) fn release(
+        self,
+        number: i64,
+        arguments: [u64; 6],
+        is_handled: impl Fn(c_int) -> bool,
+    ) -> Option<bool> {
+        if leaves(self.thread, number, arguments) {
+            return self.until_call(is_handled);
+        }
+        self.detach().then_some(false)
+    }
+
+    fn detach(&self) -> bool {
+        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
+    }
+
+    /// Up to its call, which it does not make yet: detached there, it would find a signal that is none, and leave it again.
+    /// So it is put back in front of it.
+    #[cfg(target_arch = "x86_64")]
+    fn until_call(mut self, is_handled: impl Fn(c_int) -> bool) -> Option<bool> {
+        while self.signal != CALL {
+            if self.halts || self.signal != 0 && is_handled(self.signal) {
+                return self.detach().then_some(false);
+            }
+            request(libc::PTRACE_SYSEMU, self.thread, 0, self.signal as usize).ok()?;
+            let status = wait_a_little(self.thread, || false).ok()??;
+            if !libc::WIFSTOPPED(status) {
+                return None;
+            }
+            self = Stopped::new(self.thread, status);
+        }
+        self.signal = 0;
+        let is_back = put_back(self.thread).is_some();
+        self.detach().then_some(is_back)
+    }
+
+    /// Nobody tells here whether a handler runs.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn until_call(self, _: impl Fn(c_int) -> bool) -> Option<bool> {
+        self.detach().then_some(true)
     }
 }
 
@@ -100,7 +142,8 @@ impl Stopped {
 pub(crate) fn reap(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
     match look_at(thread) {
         Ok(Some(status)) if libc::WIFSTOPPED(status) => {
-            Stopped::new(thread, status).release(number, arguments, 0).is_some()
+            leaves(thread, number, arguments);
+            Stopped::new(thread, status).detach()
         }
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
@@ -109,14 +152,20 @@ pub(crate) fn reap(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
 
 /// The next that there is to tell of a thread that is ours, if it comes soon: one that ends may have to wait for others, and
 /// those for us.
-fn wait_a_little(thread: u32) -> io::Result<Option<c_int>> {
+fn wait_a_little(thread: u32, is_ending: impl Fn() -> bool) -> io::Result<Option<c_int>> {
     let begin = Instant::now();
     loop {
         let told = look_at(thread)?;
         if told.is_some() || begin.elapsed() > LONG {
             return Ok(told);
         }
-        if begin.elapsed() < SOON { std::thread::yield_now() } else { std::thread::sleep(SOON) }
+        if begin.elapsed() < SOON {
+            std::thread::yield_now();
+        } else if is_ending() {
+            return look_at(thread);
+        } else {
+            std::thread::sleep(SOON);
+        }
     }
 }
 
@@ -134,49 +183,65 @@ fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     }
 }
 
-/// Of a thread that stands, and is about to make this call anew: has it do so with a mark, in the half of its descriptor that
-/// nobody reads; so that no other call of the thread's, however alike, is taken for this one. What has a limit, or waits for
-/// events, says EINTR at each stop: unless a handler runs, that is not for the program.
+/// Whether a thread that stands is about to make this call anew. What has a limit, or waits for events, says EINTR at each
+/// stop: unless a handler runs, that is not for the program.
 #[cfg(target_arch = "x86_64")]
-fn make_again(thread: u32, number: i64, mut arguments: [u64; 6], mark: u32) -> Option<[u64; 6]> {
-    use std::mem::{MaybeUninit, offset_of};
-
+fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
     const EVENTS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-    let mut registers = MaybeUninit::<libc::user_regs_struct>::uninit();
-    // SAFETY: writes such a structure, whole if it says so.
-    let registers = unsafe {
-        check(libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) as c_int).ok()?;
-        registers.assume_init()
-    };
+    let Some(registers) = registers(thread) else { return false };
     let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
     let found = registers.orig_rax.cast_signed();
     let is_it = (found, [rdi, rsi, rdx, r10, r8, r9]) == (number, arguments);
     match -registers.rax.cast_signed() as c_int {
-        ERESTARTSYS | ERESTARTNOHAND => {}
+        ERESTARTSYS | ERESTARTNOHAND => is_it,
         libc::EINTR if is_it || EVENTS.contains(&found) => {
-            let again = (-(ERESTARTNOHAND as isize)).cast_unsigned();
-            request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rax), again).ok()?;
+            let again =
+                libc::user_regs_struct { rax: (-i64::from(ERESTARTNOHAND)).cast_unsigned(), ..registers };
+            set_registers(thread, &again).is_some() && is_it
         }
-        _ => return None,
+        _ => false,
     }
-    if !is_it {
-        return None;
-    }
-    arguments[0] = u64::from(mark) << 32 | u64::from(rdi as u32);
-    request(libc::PTRACE_POKEUSER, thread, offset_of!(libc::user_regs_struct, rdi), arguments[0] as usize)
-        .ok()?;
-    Some(arguments)
 }
 
-/// Nobody tells or marks here, so that an equal call counts as the same.
+/// A thread that stands at the entrance to a call, which is left out (PTRACE_SYSEMU), makes it once it goes on.
+#[cfg(target_arch = "x86_64")]
+fn put_back(thread: u32) -> Option<()> {
+    /// Bytes of the instruction.
+    const SYSCALL: u64 = 2;
+    let mut registers = registers(thread)?;
+    registers.rip -= SYSCALL;
+    registers.rax = registers.orig_rax;
+    registers.orig_rax = u64::MAX;
+    set_registers(thread, &registers)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(thread: u32) -> Option<libc::user_regs_struct> {
+    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+    // SAFETY: writes such a structure, whole if it says so.
+    unsafe {
+        check(libc::ptrace(libc::PTRACE_GETREGS, thread, 0, registers.as_mut_ptr()) as c_int).ok()?;
+        Some(registers.assume_init())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_registers(thread: u32, registers: &libc::user_regs_struct) -> Option<()> {
+    // SAFETY: reads such a structure.
+    check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, thread, 0, ptr::from_ref(registers)) } as c_int)
+        .ok()
+        .map(drop)
+}
+
+/// Nobody tells here, so that an equal call counts as the same.
 #[cfg(not(target_arch = "x86_64"))]
-fn make_again(_: u32, _: i64, arguments: [u64; 6], _: u32) -> Option<[u64; 6]> {
-    Some(arguments)
+fn leaves(_: u32, _: i64, _: [u64; 6]) -> bool {
+    true
 }
 
 /// Whether a call that comes again is known for certain, and one with a limit can be made anew.
-pub(crate) const MARKS: bool = cfg!(target_arch = "x86_64");
+pub(crate) const IS_CERTAIN: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(test)]
 mod tests {
@@ -217,12 +282,12 @@ mod tests {
         }
     }
 
-    fn release(stopped: Stopped, arguments: [u64; 6], mark: u32) -> Option<Option<[u64; 6]>> {
-        stopped.release(libc::SYS_recvfrom, arguments, mark)
+    fn release(stopped: Stopped, arguments: [u64; 6]) -> Option<bool> {
+        stopped.release(libc::SYS_recvfrom, arguments, |_| true)
     }
 
     fn stopped(thread: u32) -> Stopped {
-        let Stop::Stopped(stopped) = seize(thread).unwrap().stop() else { panic!("it has ended") };
+        let Stop::Stopped(stopped) = seize(thread).unwrap().stop(|| false) else { panic!("it has ended") };
         stopped
     }
 
@@ -233,12 +298,10 @@ mod tests {
             set_option(&theirs, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &minute).unwrap();
         }
         let child = receiver(theirs.as_raw_fd());
-        let mut arguments = await_call(child);
-        for mark in 1..20 {
-            let again = release(stopped(child), arguments, mark).unwrap().unwrap();
-            assert_ne!(again, arguments, "it is known");
-            arguments = await_call(child);
-            assert_eq!(arguments, again);
+        let arguments = await_call(child);
+        for _ in 0..20 {
+            assert_eq!(release(stopped(child), arguments), Some(true));
+            assert_eq!(await_call(child), arguments);
         }
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
@@ -251,7 +314,7 @@ mod tests {
     fn a_call_is_made_anew_and_the_program_does_not_know() {
         assert!(can_fetch());
         assert_eq!(fetched(false), 3);
-        if MARKS {
+        if IS_CERTAIN {
             assert_eq!(fetched(true), 3);
         }
     }
@@ -266,10 +329,10 @@ mod tests {
         for at in 0..arguments.len() {
             let mut others = arguments;
             others[at] += 1;
-            assert_eq!(release(stopped(child), others, 1), Some(None));
+            assert_eq!(release(stopped(child), others), Some(false));
             assert_eq!(await_call(child), arguments);
         }
-        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, 1), Some(None));
+        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, |_| true), Some(false));
         assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
@@ -300,7 +363,7 @@ mod tests {
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(release(stopped, arguments, 1), None);
+        assert_eq!(release(stopped, arguments), None);
         while !reap(child, libc::SYS_recvfrom, arguments) {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -763,6 +763,62 @@ CASE(traced_as_something_comes) {
     T(strange);
 }
 
+/* A process with much memory takes its time to end: others that wait go on as before. */
+CASE(one_ends_slowly_beside_others) {
+    enum { MUCH = 600 << 20, ROUNDS = 4, EACH = 6 };
+    struct crowd dying = {.limit_ms = 5000}, crowd = {.limit_ms = 5000};
+    struct name to_dying, to;
+    pthread_t thread;
+    int from = gather(&dying, &thread, 0, &to_dying), known = gather(&crowd, &thread, 1, &to), status;
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            memset(mmap(NULL, MUCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, MUCH);
+            for (;;) take_one(&dying, 0);
+        }
+        usleep(500000);
+        await_sleep(child);
+        NEED(kill(child, SIGKILL) == 0);
+        for (int i = 0; i < EACH; i++) {
+            NEED(sendto(from, "x", 1, 0, ADDRESS(to_dying)) == 1);
+            NEED(sendto(known, "x", 1, 0, ADDRESS(to)) == 1);
+            usleep(13000);
+        }
+        NEED(waitpid(child, &status, 0) == child);
+    }
+    T(crowd.got);
+    disperse(&crowd, &thread, 1);
+}
+
+/* What the kernel keeps for a program over a call stays as it is. */
+#ifdef __x86_64__
+CASE(a_register_over_a_call) {
+    int port, fd = pair(&port), changed = 0;
+    struct name who;
+    for (int i = 0; i < 5; i++) {
+        pid_t here = getpid(), child = fork();
+        if (child == 0) {
+            await_sleep(here);
+            usleep(20000);
+            told("abc", fd);
+            _exit(0);
+        }
+        socklen_t len = sizeof who;
+        long n, number = fd;
+        register long flags __asm__("r10") = 0;
+        register void *from __asm__("r8") = &who;
+        register void *from_len __asm__("r9") = &len;
+        __asm__ volatile("syscall"
+                         : "=a"(n), "+D"(number)
+                         : "a"(SYS_recvfrom), "S"(bytes), "d"(10), "r"(flags), "r"(from), "r"(from_len)
+                         : "rcx", "r11", "memory");
+        changed += n != 3 || number != fd;
+        NEED(waitpid(child, NULL, 0) == child);
+    }
+    T(changed);
+}
+#endif
+
 /* A debugger comes and goes. */
 CASE(traced_while_it_receives) {
     int port, fd = pair(&port);
