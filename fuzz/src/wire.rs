@@ -171,10 +171,8 @@ pub fn vnet(data: &[u8]) {
     let rest = &data[10..];
     let cut = usize::from(header.csum_start) % (rest.len() + 1);
     let (front, back) = rest.split_at(cut);
-    let mut copy = vec![0; rest.len()];
-    let sum = checksum::copy_and_sum(&mut copy, rest);
-    assert_eq!(copy, rest);
-    assert_eq!(checksum::combine(checksum::sum(front), cut, checksum::sum(back)), sum);
+    let sum = checksum::combine(checksum::sum(front), cut, checksum::sum(back));
+    assert_eq!(sum, checksum::sum(rest));
 }
 
 /// IPv6 headers and the extension headers behind them.
