@@ -107,12 +107,17 @@ impl Stopped {
         self.detach().then_some(false)
     }
 
-    fn detach(&self) -> bool {
+    /// In front of its call, if it stands at that: which it has not made yet, and would leave again for a signal that is none.
+    fn detach(mut self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if self.signal == CALL {
+            self.signal = 0;
+            put_back(self.thread);
+        }
         request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
     }
 
-    /// Up to its call, which it does not make yet: detached there, it would find a signal that is none, and leave it again.
-    /// So it is put back in front of it.
+    /// Up to its call, but not into it.
     #[cfg(target_arch = "x86_64")]
     fn until_call(mut self, is_handled: impl Fn(c_int) -> bool) -> Option<bool> {
         while self.signal != CALL {
@@ -126,9 +131,7 @@ impl Stopped {
             }
             self = Stopped::new(self.thread, status);
         }
-        self.signal = 0;
-        let is_back = put_back(self.thread).is_some();
-        self.detach().then_some(is_back)
+        self.detach().then_some(true)
     }
 
     /// Nobody tells here whether a handler runs.
@@ -337,6 +340,26 @@ mod tests {
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
+    }
+
+    /// The call is not left out, however late it is seen to stand there.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn who_stands_late_at_its_call_makes_it() {
+        let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
+        let child = receiver(theirs.as_raw_fd());
+        let arguments = await_call(child);
+        let stopped = stopped(child);
+        assert!(leaves(stopped.thread, libc::SYS_recvfrom, arguments));
+        request(libc::PTRACE_SYSEMU, child, 0, 0).unwrap();
+        while !reap(child, libc::SYS_recvfrom, arguments) {
+            std::thread::yield_now();
+        }
+        send(&ours, b"abc", 0).unwrap();
+        let mut status = 0;
+        // SAFETY: writes one number.
+        unsafe { libc::waitpid(child.cast_signed(), &raw mut status, 0) };
+        assert_eq!(libc::WEXITSTATUS(status), 3);
     }
 
     #[test]
