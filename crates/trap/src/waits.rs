@@ -374,10 +374,16 @@ impl Supervisor {
             return;
         }
         wait.is_fresh = false;
-        match self.seize(&call) {
+        let is_out = match self.seize(&call) {
             Ok(seized) => self.expect(wait, seized),
-            Err(error) if sys::errno(&error) == libc::EPERM => drive_out(&call),
-            Err(_) => {}
+            Err(error) => match sys::errno(&error) {
+                libc::EPERM => drive_out(&call),
+                errno => errno == libc::ESRCH,
+            },
+        };
+        // It may take what comes by itself: a connection has to be one then.
+        if !is_out && matches!(self.state(id), Some(State::Listening { .. })) {
+            self.share(id);
         }
     }
 
@@ -406,14 +412,17 @@ impl Supervisor {
         self.waits.ending.retain(|ending| !has_ended(ending));
     }
 
-    /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there.
-    fn expect(&mut self, wait: Wait, seized: Seized) {
+    /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there. False: it may still be in
+    /// that call.
+    fn expect(&mut self, wait: Wait, seized: Seized) -> bool {
         let call @ Call { thread, number, arguments, .. } = wait.call;
-        let comes = match seized.stop(|| target::is_ending(thread)) {
+        let is_ending = || target::is_ending(thread);
+        let comes = match seized.stop(is_ending) {
             Stop::Ended => Some(false),
             Stop::Ends => None,
             Stop::Stopped(stopped) => {
-                stopped.release(number, arguments, |signal| signals::is_handled(thread, signal))
+                let is_handled = |signal| signals::is_handled(thread, signal);
+                stopped.release(number, arguments, is_handled, is_ending)
             }
         };
         // Where nobody knows it may be another one, which has all of its time before it.
@@ -428,6 +437,7 @@ impl Supervisor {
                 self.waits.ending.push(Ending { call, process, since: Instant::now() });
             }
         }
+        comes.is_some() || is_ending()
     }
 
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
@@ -520,14 +530,14 @@ impl Wait {
 }
 
 /// The thread of a call is a debugger's, which stops it in these moments; or lets it sleep on: then a signal that means
-/// nothing to the program has it make its call again (one with a limit says EINTR).
-fn drive_out(call: &Call) {
+/// nothing to the program has it make its call again (one with a limit says EINTR). Whether it left it, as far as was seen.
+fn drive_out(call: &Call) -> bool {
     let begin = Instant::now();
     let mut is_prodded = false;
     while begin.elapsed() < STAYS[0] {
         let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
         if stands || target::place(call) == Place::Elsewhere {
-            return;
+            return true;
         }
         if !is_prodded && begin.elapsed() > PROD {
             is_prodded = true;
@@ -541,6 +551,7 @@ fn drive_out(call: &Call) {
         }
         std::thread::yield_now();
     }
+    false
 }
 
 /// What a call takes from its socket: datagrams or connections; `None`: neither.

@@ -14,6 +14,9 @@ const LONG: Duration = Duration::from_millis(500);
 /// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
 pub(crate) const ERESTARTSYS: c_int = 512;
+/// The call once more, whatever runs.
+#[cfg(target_arch = "x86_64")]
+const ERESTARTNOINTR: c_int = 513;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
 const PTRACE_EVENT_STOP: c_int = 128;
@@ -100,43 +103,59 @@ impl Stopped {
         number: i64,
         arguments: [u64; 6],
         is_handled: impl Fn(c_int) -> bool,
+        is_ending: impl Fn() -> bool,
     ) -> Option<bool> {
-        if leaves(self.thread, number, arguments) {
-            return self.until_call(is_handled);
+        match leaves(self.thread, number, arguments) {
+            Some(restart) => self.until_call(restart, is_handled, is_ending),
+            None => self.detach().then_some(false),
         }
-        self.detach().then_some(false)
     }
 
-    /// In front of its call, if it stands at that: which it has not made yet, and would leave again for a signal that is none.
-    fn detach(mut self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        if self.signal == CALL {
-            self.signal = 0;
-            put_back(self.thread);
-        }
+    fn detach(&self) -> bool {
         request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
     }
 
-    /// Up to its call, but not into it.
+    /// Up to its call, but not into it: detached there it finds a signal, or one that is none, and makes it then.
     #[cfg(target_arch = "x86_64")]
-    fn until_call(mut self, is_handled: impl Fn(c_int) -> bool) -> Option<bool> {
-        while self.signal != CALL {
+    fn until_call(
+        mut self,
+        restart: c_int,
+        is_handled: impl Fn(c_int) -> bool,
+        is_ending: impl Fn() -> bool,
+    ) -> Option<bool> {
+        while !self.is_at_call() {
             if self.halts || self.signal != 0 && is_handled(self.signal) {
                 return self.detach().then_some(false);
             }
             request(libc::PTRACE_SYSEMU, self.thread, 0, self.signal as usize).ok()?;
-            let status = wait_a_little(self.thread, || false).ok()??;
+            let status = wait_a_little(self.thread, &is_ending).ok()??;
             if !libc::WIFSTOPPED(status) {
                 return None;
             }
             self = Stopped::new(self.thread, status);
         }
-        self.detach().then_some(true)
+        self.leave_call(restart)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_at_call(&self) -> bool {
+        self.signal == CALL
+    }
+
+    /// From the entrance to a call, which is left out (PTRACE_SYSEMU).
+    #[cfg(target_arch = "x86_64")]
+    fn leave_call(mut self, restart: c_int) -> Option<bool> {
+        self.signal = 0;
+        let is_left = registers(self.thread).and_then(|at_call| {
+            let rax = (-i64::from(restart)).cast_unsigned();
+            set_registers(self.thread, &libc::user_regs_struct { rax, ..at_call })
+        });
+        self.detach().then_some(is_left.is_some())
     }
 
     /// Nobody tells here whether a handler runs.
     #[cfg(not(target_arch = "x86_64"))]
-    fn until_call(self, _: impl Fn(c_int) -> bool) -> Option<bool> {
+    fn until_call(self, _: c_int, _: impl Fn(c_int) -> bool, _: impl Fn() -> bool) -> Option<bool> {
         self.detach().then_some(true)
     }
 }
@@ -146,7 +165,12 @@ pub(crate) fn reap(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
     match look_at(thread) {
         Ok(Some(status)) if libc::WIFSTOPPED(status) => {
             leaves(thread, number, arguments);
-            Stopped::new(thread, status).detach()
+            let stopped = Stopped::new(thread, status);
+            #[cfg(target_arch = "x86_64")]
+            if stopped.is_at_call() {
+                return stopped.leave_call(ERESTARTNOINTR).is_some();
+            }
+            stopped.detach()
         }
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
@@ -186,37 +210,27 @@ fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     }
 }
 
-/// Whether a thread that stands is about to make this call anew. What has a limit, or waits for events, says EINTR at each
-/// stop: unless a handler runs, that is not for the program.
+/// Whether a thread that stands is about to make this call anew: by which result it does so from the call's entrance. What has
+/// a limit, or waits for events, says EINTR at each stop: unless a handler runs, that is not for the program.
 #[cfg(target_arch = "x86_64")]
-fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
+fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> Option<c_int> {
     const EVENTS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
-    let Some(registers) = registers(thread) else { return false };
+    let registers = registers(thread)?;
     let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
     let found = registers.orig_rax.cast_signed();
     let is_it = (found, [rdi, rsi, rdx, r10, r8, r9]) == (number, arguments);
-    match -registers.rax.cast_signed() as c_int {
-        ERESTARTSYS | ERESTARTNOHAND => is_it,
+    match registers.rax.cast_signed().wrapping_neg() as c_int {
+        ERESTARTSYS if is_it => Some(ERESTARTSYS),
+        // Told EINTR there, the program's next call would be taken for this one.
+        ERESTARTNOHAND if is_it => Some(ERESTARTNOINTR),
         libc::EINTR if is_it || EVENTS.contains(&found) => {
-            let again =
-                libc::user_regs_struct { rax: (-i64::from(ERESTARTNOHAND)).cast_unsigned(), ..registers };
-            set_registers(thread, &again).is_some() && is_it
+            let rax = (-i64::from(ERESTARTNOHAND)).cast_unsigned();
+            set_registers(thread, &libc::user_regs_struct { rax, ..registers })?;
+            is_it.then_some(ERESTARTNOINTR)
         }
-        _ => false,
+        _ => None,
     }
-}
-
-/// A thread that stands at the entrance to a call, which is left out (PTRACE_SYSEMU), makes it once it goes on.
-#[cfg(target_arch = "x86_64")]
-fn put_back(thread: u32) -> Option<()> {
-    /// Bytes of the instruction.
-    const SYSCALL: u64 = 2;
-    let mut registers = registers(thread)?;
-    registers.rip -= SYSCALL;
-    registers.rax = registers.orig_rax;
-    registers.orig_rax = u64::MAX;
-    set_registers(thread, &registers)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -239,8 +253,8 @@ fn set_registers(thread: u32, registers: &libc::user_regs_struct) -> Option<()> 
 
 /// Nobody tells here, so that an equal call counts as the same.
 #[cfg(not(target_arch = "x86_64"))]
-fn leaves(_: u32, _: i64, _: [u64; 6]) -> bool {
-    true
+fn leaves(_: u32, _: i64, _: [u64; 6]) -> Option<c_int> {
+    Some(ERESTARTSYS)
 }
 
 /// Whether a call that comes again is known for certain, and one with a limit can be made anew.
@@ -286,7 +300,7 @@ mod tests {
     }
 
     fn release(stopped: Stopped, arguments: [u64; 6]) -> Option<bool> {
-        stopped.release(libc::SYS_recvfrom, arguments, |_| true)
+        stopped.release(libc::SYS_recvfrom, arguments, |_| true, || false)
     }
 
     fn stopped(thread: u32) -> Stopped {
@@ -335,7 +349,7 @@ mod tests {
             assert_eq!(release(stopped(child), others), Some(false));
             assert_eq!(await_call(child), arguments);
         }
-        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, |_| true), Some(false));
+        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, || false), Some(false));
         assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
@@ -350,7 +364,7 @@ mod tests {
         let child = receiver(theirs.as_raw_fd());
         let arguments = await_call(child);
         let stopped = stopped(child);
-        assert!(leaves(stopped.thread, libc::SYS_recvfrom, arguments));
+        assert!(leaves(stopped.thread, libc::SYS_recvfrom, arguments).is_some());
         request(libc::PTRACE_SYSEMU, child, 0, 0).unwrap();
         while !reap(child, libc::SYS_recvfrom, arguments) {
             std::thread::yield_now();
