@@ -28,8 +28,9 @@ use crate::target::{self, Place, Status};
 const STAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(640)];
 /// A thread that was fetched, and is not here after this time, was kept from making its call again.
 const GONE: Duration = Duration::from_secs(1);
-/// A thread that a debugger stops does so sooner than this.
+/// A thread that a debugger stops does so sooner than this, unless the machine is busy; and how long it is waited for.
 const PROD: Duration = Duration::from_millis(1);
+const OUT: Duration = Duration::from_millis(500);
 /// How often is looked whether a thread has ended, soon after it was to stop and later.
 const REAPS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// From so many waiting calls on, those of threads that are gone are looked for.
@@ -534,7 +535,7 @@ impl Wait {
 fn drive_out(call: &Call) -> bool {
     let begin = Instant::now();
     let mut is_prodded = false;
-    while begin.elapsed() < STAYS[0] {
+    while begin.elapsed() < OUT {
         let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
         if stands || target::place(call) == Place::Elsewhere {
             return true;
