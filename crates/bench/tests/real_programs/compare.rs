@@ -69,7 +69,7 @@ const BY_INSTRUCTION: [&str; 10] = [
 #[cfg(not(target_arch = "x86_64"))]
 const BY_INSTRUCTION: [&str; 0] = [];
 const PORT: &str = "7001";
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(900);
 /// Nonsense is a part of what the programs try.
 const QUIET: [&str; 5] = [
     "-Wno-unused-function",

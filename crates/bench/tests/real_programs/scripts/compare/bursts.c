@@ -743,7 +743,7 @@ CASE(seized_while_it_waits) {
 CASE(traced_as_something_comes) {
     struct name to, known;
     int from = bound(&known), fd = bound(&to), strange = 0;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 30; round++) {
         pid_t child = fork();
         if (child == 0) {
             struct name who = {0};
@@ -765,7 +765,7 @@ CASE(traced_as_something_comes) {
 
 /* A process with much memory takes its time to end: others that wait go on as before. */
 CASE(one_ends_slowly_beside_others) {
-    enum { MUCH = 600 << 20, ROUNDS = 4, EACH = 6 };
+    enum { MUCH = 600 << 20, ROUNDS = 2, EACH = 6 };
     struct crowd dying = {.limit_ms = 5000}, crowd = {.limit_ms = 5000};
     struct name to_dying, to;
     pthread_t thread;
