@@ -19,12 +19,13 @@ use crate::fixture::{Arm, Fixture, beside_others, finish, script, wait_for_line}
 use crate::ip6;
 
 /// Those that run by `run --trap` too, over IPv4. The others are about what is not served there: fast open.
-const TRAPPED: [&str; 17] = [
+const TRAPPED: [&str; 18] = [
     "states",
     "data",
     "numbers",
     "datagrams",
     "bursts",
+    "waits",
     "groups",
     "headers",
     "readiness",
@@ -39,12 +40,13 @@ const TRAPPED: [&str; 17] = [
     "information",
 ];
 /// And over IPv6, where names, addresses, options and errors have to do with the family.
-const TRAPPED_OVER_INET6: [&str; 11] = [
+const TRAPPED_OVER_INET6: [&str; 12] = [
     "states",
     "data",
     "numbers",
     "datagrams",
     "bursts",
+    "waits",
     "readiness",
     "signals",
     "processes",
@@ -69,7 +71,7 @@ const BY_INSTRUCTION: [&str; 10] = [
 #[cfg(not(target_arch = "x86_64"))]
 const BY_INSTRUCTION: [&str; 0] = [];
 const PORT: &str = "7001";
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(400);
 /// Nonsense is a part of what the programs try.
 const QUIET: [&str; 5] = [
     "-Wno-unused-function",
@@ -102,6 +104,11 @@ fn datagrams() {
 #[test]
 fn bursts() {
     compare_in("bursts", &[Family::Inet, Family::Inet6], ip6::fixture);
+}
+
+#[test]
+fn waits() {
+    compare_in("waits", &[Family::Inet, Family::Inet6], ip6::fixture);
 }
 
 #[test]
