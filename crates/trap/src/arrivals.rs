@@ -78,9 +78,8 @@ impl Supervisor {
         if waiting.len() >= *backlog && is_shared {
             self.forget_taken(id);
         }
-        if self.waits.are_left_at(id) {
-            self.fetch(id);
-            return self.announce(id);
+        if self.may_be_waited_at(id) {
+            return if self.fetch(id) { Ok(false) } else { self.announce(id) };
         }
         let Some(State::Listening { name, waiting, backlog }) = self.state(id) else { return Ok(false) };
         if waiting.len() >= *backlog {

@@ -297,7 +297,7 @@ impl Supervisor {
         }
     }
 
-    fn on_datagrams(&mut self, id: u64) {
+    pub(crate) fn on_datagrams(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let (State::Datagram(datagram), Some(peer)) = (&mut socket.state, &socket.peer) else { return };
         datagram.look_for_room(&socket.inner);
@@ -332,17 +332,14 @@ impl Supervisor {
     /// # Errors
     /// An error that waited at the path.
     pub(crate) fn refill(&mut self, id: u64) -> io::Result<Moved> {
-        let are_left = self.waits.are_left_at(id);
+        let may_be_waited_at = self.may_be_waited_at(id);
         let Some(Socket { state: State::Datagram(datagram), peer: Some(_), inner, .. }) =
             self.sockets.get_mut(&id)
         else {
             return Ok(Moved::All);
         };
-        if are_left {
-            if !datagram.look(inner, &mut self.space)? {
-                return Ok(Moved::All);
-            }
-            self.fetch(id);
+        if may_be_waited_at && (!datagram.look(inner, &mut self.space)? || self.fetch(id)) {
+            return Ok(Moved::All);
         }
         match self.sockets.get_mut(&id) {
             Some(Socket { state: State::Datagram(datagram), peer: Some(peer), inner, .. }) => {
@@ -354,10 +351,9 @@ impl Supervisor {
 
     /// What waits as an error of datagrams, the program's end is to have.
     pub(crate) fn give_error(&mut self, id: u64) {
-        if !self.sockets.get(&id).is_some_and(Socket::owes_error) {
+        if !self.sockets.get(&id).is_some_and(Socket::owes_error) || self.fetch(id) {
             return;
         }
-        self.fetch(id);
         let Some(owing) = self.sockets.get(&id) else { return };
         let outer = self.outer(owing);
         if let Some(socket) = self.sockets.get_mut(&id) {

@@ -16,7 +16,7 @@ pub(crate) use bare::{
     kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
-pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, Seized, Stop, can_fetch, reap, seize};
+pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, Seized, Stop, can_fetch, seize};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;

@@ -10,29 +10,23 @@
 //! kernel's business. Before something does come there, or when its time is over, its thread is fetched (`ptrace(2)`), so
 //! that the call is trapped again, and answered with an address or a connection.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
+use crate::fetch::{Late, Left, Stage};
 use crate::listener::{Answer, Call, Delivery};
-use crate::signals::{self, JobControl, Pending, Watch};
+use crate::signals::{JobControl, Pending, Watch};
 use crate::socket::State;
 use crate::supervisor::{ENDED, Supervisor, time_limit};
-use crate::sys::{self, Seized, Stop};
+use crate::sys;
 use crate::target::{self, Place, Status};
 
 /// How long a call is blocked at least, if it can be left to the kernel: that, and to fetch its thread, takes some 350 µs;
 /// and at most, if it was fetched in vain or could not be left again and again.
 const STAYS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(640)];
-/// A thread that was fetched, and is not here after this time, was kept from making its call again.
-const GONE: Duration = Duration::from_secs(1);
-/// A thread that a debugger stops does so sooner than this, unless the machine is busy; and how long it is waited for.
-const PROD: Duration = Duration::from_millis(1);
-const OUT: Duration = Duration::from_millis(500);
-/// How often is looked whether a thread has ended, soon after it was to stop and later.
-const REAPS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// From so many waiting calls on, those of threads that are gone are looked for.
 const MANY: usize = 256;
 
@@ -40,9 +34,11 @@ const MANY: usize = 256;
 pub(crate) struct Waits {
     blocked: Vec<Wait>,
     /// Those that the kernel has, by thread.
-    left: HashMap<u32, Left>,
-    /// Those whose threads are to be waited for.
-    ending: Vec<Ending>,
+    pub(crate) left: HashMap<u32, Left>,
+    /// Those whose threads were to leave the kernel's calls, and have not been seen to.
+    pub(crate) late: Vec<Late>,
+    /// Sockets for which something is kept back until they have.
+    pub(crate) kept_back: BTreeSet<u64>,
     /// The number that the next call has, if none is missing.
     next_id: Option<u64>,
     control: JobControl,
@@ -61,9 +57,9 @@ struct Means {
 }
 
 /// A call that waits for its socket.
-struct Wait {
-    call: Call,
-    socket: u64,
+pub(crate) struct Wait {
+    pub(crate) call: Call,
+    pub(crate) socket: u64,
     /// When to give up, and what to say then.
     deadline: Option<(Instant, i32)>,
     /// How long it may wait, as its socket said when it began to.
@@ -72,42 +68,13 @@ struct Wait {
     leaves: Option<Instant>,
     stays: Duration,
     /// Its thread has just looked for signals.
-    is_fresh: bool,
+    pub(crate) is_fresh: bool,
     signals: Watch,
-    held: Option<Held>,
-}
-
-/// One whose thread ends, or stops late.
-struct Ending {
-    call: Call,
-    process: u32,
-    since: Instant,
-}
-
-impl Ending {
-    /// When to look: a first thread ends with the last one of its process.
-    fn next(&self, now: Instant) -> Instant {
-        let [soon, seldom] = REAPS;
-        now + if now < self.since + GONE { soon } else { seldom }
-    }
-}
-
-/// One that the kernel has, or that was fetched (when) and is not here yet.
-struct Left {
-    wait: Wait,
-    fetched: Option<Instant>,
-}
-
-impl Left {
-    /// When something is to be done about it.
-    fn next(&self) -> Option<Instant> {
-        let ends = || self.wait.deadline.map(|(when, _)| when);
-        self.fetched.map(|when| when + GONE).or_else(ends)
-    }
+    pub(crate) held: Option<Held>,
 }
 
 /// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
-struct Held {
+pub(crate) struct Held {
     /// The program's end of the socket.
     outer: OwnedFd,
     /// Watched: with the thread the call ends.
@@ -121,7 +88,8 @@ impl Waits {
         Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
-            ending: Vec::new(),
+            late: Vec::new(),
+            kept_back: BTreeSet::new(),
             next_id: None,
             control: JobControl::default(),
             crowd: MANY,
@@ -139,19 +107,14 @@ impl Waits {
     /// a gap: it may be what a fetched thread made, and the next one, which has all of its time before it, looks like it.
     fn see_number(&mut self, id: u64) {
         if self.next_id.replace(id.wrapping_add(1)).is_some_and(|expected| expected != id) {
-            self.left.retain(|_, left| left.fetched.is_none() || left.wait.deadline.is_none());
+            self.left.retain(|_, left| !left.is_fetched() || left.wait.deadline.is_none());
         }
     }
 
     /// The threads whose calls at a socket the kernel has.
-    fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
-        let here =
-            self.left.iter().filter(move |(_, left)| left.wait.socket == socket && left.fetched.is_none());
+    pub(crate) fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
+        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && !left.is_fetched());
         here.map(|(&thread, _)| thread)
-    }
-
-    pub(crate) fn are_left_at(&self, socket: u64) -> bool {
-        self.left_at(socket).next().is_some()
     }
 }
 
@@ -163,14 +126,15 @@ impl Supervisor {
             [wait.deadline.map(|(when, _)| when), wait.leaves, look]
         };
         let now = Instant::now();
-        let ending = self.waits.ending.iter().map(|ending| ending.next(now));
+        let late = self.waits.late.iter().map(|late| late.next(now));
         let left = self.waits.left.values().filter_map(Left::next);
-        self.waits.blocked.iter().flat_map(of).flatten().chain(left).chain(ending).min()
+        self.waits.blocked.iter().flat_map(of).flatten().chain(left).chain(late).min()
     }
 
     pub(crate) fn see_to_waits(&mut self) {
-        self.reap();
+        self.see_late_ones();
         self.fetch_late_calls();
+        self.see_to_kept_back();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
             self.leave_long_waits();
@@ -202,7 +166,7 @@ impl Supervisor {
     }
 
     /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
-    fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
+    pub(crate) fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
         let thread = sys::with_spare(|| sys::end_of_thread(thread)).ok()?;
         self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
         Some(Held { outer, _thread: thread })
@@ -305,7 +269,7 @@ impl Supervisor {
                 self.interrupt(wait, false);
             } else if let Delivery::Done(_) = self.listener.answer(&wait.call, &Answer::Native) {
                 wait.held = None;
-                self.waits.left.insert(wait.call.thread, Left { wait, fetched: None });
+                self.waits.left.insert(wait.call.thread, Left { wait, stage: Stage::There });
             }
         }
     }
@@ -326,131 +290,18 @@ impl Supervisor {
         is_empty && is_it && same_limit && target::place(call) == Place::InCall
     }
 
-    /// Something is to come to the program's end of a socket: who waits there in the kernel's call makes it again first.
-    pub(crate) fn fetch(&mut self, id: u64) {
-        let here: Vec<_> = self.waits.left_at(id).collect();
-        self.fetch_all(&here);
-    }
-
-    /// The kernel began the time of a call anew when it got it.
-    fn fetch_late_calls(&mut self) {
-        let now = Instant::now();
-        let late = self.waits.left.iter().filter(|(_, left)| left.next().is_some_and(|when| when <= now));
-        let late: Vec<_> = late.map(|(&thread, _)| thread).collect();
-        self.fetch_all(&late);
-    }
-
-    fn fetch_all(&mut self, threads: &[u32]) {
-        for thread in threads {
-            match self.waits.left.remove(thread) {
-                Some(Left { wait, fetched: None }) => self.fetch_one(wait),
-                // One that does not come, or that was fetched as another one was.
-                Some(left) if left.next().is_some_and(|when| when > Instant::now()) => {
-                    self.waits.left.insert(*thread, left);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Has the thread of a call make it again, if it is there.
-    fn fetch_one(&mut self, mut wait: Wait) {
-        let Wait { call, socket: id, .. } = wait;
-        let Some(socket) = self.sockets.get(&id) else { return };
-        if target::is_ending(call.thread) || target::place(&call) == Place::Elsewhere {
-            return;
-        }
-        let is_there = socket.inode().ok().and_then(|inode| target::has(call.thread, call.fd(), inode));
-        if call.number == libc::SYS_connect {
-            // It would be made with whatever has the number now; the stand-in tells it by itself.
-            if is_there == Some(false) {
-                return;
-            }
-        } else if let Some(outer) = self.outer(socket) {
-            // The number may be closed, or another file's, when it is made again.
-            wait.held = self.hold(outer, call.thread);
-        } else if is_there == Some(false) {
-            // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
-            self.share(id);
-            return;
-        }
-        wait.is_fresh = false;
-        let is_out = match self.seize(&call) {
-            Ok(seized) => self.expect(wait, seized),
-            Err(error) => match sys::errno(&error) {
-                libc::EPERM => drive_out(&call),
-                errno => errno == libc::ESRCH,
-            },
-        };
-        // It may take what comes by itself: a connection has to be one then.
-        if !is_out && matches!(self.state(id), Some(State::Listening { .. })) {
-            self.share(id);
-        }
-    }
-
-    /// A process in `exec` waits for its threads that end, one that is to be traced for that `exec`, and those that have ended
-    /// for whoever traces them: so none is seized while another one of its process may have to be waited for. The first one
-    /// is not waited for.
-    fn seize(&mut self, call: &Call) -> io::Result<Seized> {
-        let begin = Instant::now();
-        loop {
-            self.reap();
-            let process = |call: &Call| Status::of(call.thread).map_or(0, |status| status.process);
-            let own = if self.waits.ending.is_empty() { 0 } else { process(call) };
-            let hinders = |ending: &Ending| ending.process == own && ending.call.thread != ending.process;
-            if !self.waits.ending.iter().any(hinders) {
-                return sys::seize(call.thread);
-            }
-            if begin.elapsed() > STAYS[0] {
-                return Err(io::ErrorKind::ResourceBusy.into());
-            }
-            std::thread::sleep(REAPS[0]);
-        }
-    }
-
-    fn reap(&mut self) {
-        let has_ended = |Ending { call, .. }: &Ending| sys::reap(call.thread, call.number, call.arguments);
-        self.waits.ending.retain(|ending| !has_ended(ending));
-    }
-
-    /// Lets a thread go on once it stands; its call comes again, unless it ends or was no more there. False: it may still be in
-    /// that call.
-    fn expect(&mut self, wait: Wait, seized: Seized) -> bool {
-        let call @ Call { thread, number, arguments, .. } = wait.call;
-        let is_ending = || target::is_ending(thread);
-        let comes = match seized.stop(is_ending) {
-            Stop::Ended => Some(false),
-            Stop::Ends => None,
-            Stop::Stopped(stopped) => {
-                let is_handled = |signal| signals::is_handled(thread, signal);
-                stopped.release(number, arguments, is_handled, is_ending)
-            }
-        };
-        // Where nobody knows it may be another one, which has all of its time before it.
-        let is_doubtful = wait.deadline.is_some() && !sys::IS_CERTAIN;
-        match comes {
-            Some(true) if !is_doubtful => {
-                self.waits.left.insert(thread, Left { wait, fetched: Some(Instant::now()) });
-            }
-            Some(_) => {}
-            None => {
-                let process = Status::of(thread).map_or(0, |status| status.process);
-                self.waits.ending.push(Ending { call, process, since: Instant::now() });
-            }
-        }
-        comes.is_some() || is_ending()
-    }
-
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
     /// thread did before is over.
     pub(crate) fn resume(&mut self, call: &Call) -> bool {
         self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
-        let Some(Left { mut wait, fetched }) = self.waits.left.remove(&call.thread) else { return false };
+        let Some(left) = self.waits.left.remove(&call.thread) else { return false };
+        let is_fetched = left.is_fetched();
+        let mut wait = left.wait;
         // Who connects again waits for the connection that the socket has, if for as long as he likes.
         let is_anew = call.number == libc::SYS_connect && wait.deadline.is_none();
-        if fetched.is_none() || !wait.call.is_like(call) || is_anew {
+        if !is_fetched || !wait.call.is_like(call) || is_anew {
             return false;
         }
         wait.call = *call;
@@ -504,7 +355,7 @@ impl Supervisor {
         // It sleeps where only a fatal signal wakes it, or this.
         self.listener.answer(&call, &Answer::error(errno));
         wait.is_fresh = true;
-        self.expect(wait, seized);
+        self.expect(wait, seized, None);
     }
 
     /// It waits here for long, and in the kernel signals would end it.
@@ -521,6 +372,11 @@ impl Supervisor {
 }
 
 impl Wait {
+    /// When its time is over.
+    pub(crate) fn ends(&self) -> Option<Instant> {
+        self.deadline.map(|(when, _)| when)
+    }
+
     /// It is blocked for longer than before.
     fn stay(&mut self, now: Instant) {
         let [_, most] = STAYS;
@@ -530,33 +386,8 @@ impl Wait {
     }
 }
 
-/// The thread of a call is a debugger's, which stops it in these moments; or lets it sleep on: then a signal that means
-/// nothing to the program has it make its call again (one with a limit says EINTR). Whether it left it, as far as was seen.
-fn drive_out(call: &Call) -> bool {
-    let begin = Instant::now();
-    let mut is_prodded = false;
-    while begin.elapsed() < OUT {
-        let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
-        if stands || target::place(call) == Place::Elsewhere {
-            return true;
-        }
-        if !is_prodded && begin.elapsed() > PROD {
-            is_prodded = true;
-            let status = Status::of(call.thread).unwrap_or_default();
-            let means_nothing = |signal: &i32| (status.caught | status.blocked) & 1 << (signal - 1) == 0;
-            if let Some(signal) =
-                [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing)
-            {
-                sys::signal(status.process, call.thread, signal);
-            }
-        }
-        std::thread::yield_now();
-    }
-    false
-}
-
 /// What a call takes from its socket: datagrams or connections; `None`: neither.
-fn taking(call: &Call) -> Option<bool> {
+pub(crate) fn taking(call: &Call) -> Option<bool> {
     match call.number {
         libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg => Some(false),
         libc::SYS_accept | libc::SYS_accept4 => Some(true),
@@ -567,13 +398,16 @@ fn taking(call: &Call) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fetch::GONE;
 
     /// Fetched calls of threads 1 (without a limit) and 2 (with one), and one of thread 3 that the kernel has.
     fn left() -> Waits {
         let mut waits = Waits::new();
         let now = Instant::now();
         let soon = Some((now + GONE / 2, libc::EAGAIN));
-        for (thread, fetched, deadline) in [(1, Some(now), None), (2, Some(now), soon), (3, None, soon)] {
+        for (thread, stage, deadline) in
+            [(1, Stage::Fetched(now), None), (2, Stage::Fetched(now), soon), (3, Stage::There, soon)]
+        {
             let call = Call { id: 0, thread, number: libc::SYS_recvfrom, arguments: [0; 6] };
             let wait = Wait {
                 call,
@@ -586,7 +420,7 @@ mod tests {
                 signals: Watch::new(now),
                 held: None,
             };
-            waits.left.insert(thread, Left { wait, fetched });
+            waits.left.insert(thread, Left { wait, stage });
         }
         waits
     }

@@ -9,13 +9,12 @@ use super::check;
 
 /// A thread stops within some 20 µs if a processor is free, and is waited for no longer than this at a time.
 const SOON: Duration = Duration::from_micros(200);
-const LONG: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_millis(20);
 
 /// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
 pub(crate) const ERESTARTSYS: c_int = 512;
 /// The call once more, whatever runs.
-#[cfg(target_arch = "x86_64")]
 const ERESTARTNOINTR: c_int = 513;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
@@ -39,15 +38,21 @@ pub(crate) fn can_fetch() -> bool {
 }
 
 /// A thread that is to leave the call in which it sleeps, and to stand still.
+#[derive(Debug)]
 #[must_use = "its process would wait for this one"]
 pub(crate) struct Seized {
     thread: u32,
+    /// It ends, and does not stand any more.
     ends: bool,
+    /// By which result it makes its call anew, once it stands in front of it.
+    restart: c_int,
 }
 
 /// A thread that has left the call in which it slept, and stands still.
+#[derive(Debug)]
+#[must_use = "it would stand for ever"]
 pub(crate) struct Stopped {
-    thread: u32,
+    seized: Seized,
     /// One that it takes just now, or 0.
     signal: c_int,
     /// Its process is being stopped.
@@ -56,12 +61,13 @@ pub(crate) struct Stopped {
 }
 
 /// What became of a thread that was to stop.
+#[derive(Debug)]
 pub(crate) enum Stop {
     Stopped(Stopped),
     /// It has ended.
     Ended,
-    /// It ends, and its process knows of that only once it has been waited for here; or it stops only later ([`reap`]).
-    Ends,
+    /// It ends, or stops later: its process knows of that only once it has been looked at here.
+    Later(Seized),
 }
 
 /// Has a thread leave its call.
@@ -71,48 +77,71 @@ pub(crate) enum Stop {
 pub(crate) fn seize(thread: u32) -> io::Result<Seized> {
     request(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
     let ends = request(libc::PTRACE_INTERRUPT, thread, 0, 0).is_err();
-    Ok(Seized { thread, ends })
+    Ok(Seized { thread, ends, restart: ERESTARTNOINTR })
 }
 
 impl Seized {
-    /// Waits until it stands, or `is_ending`: one that ends stands no more.
+    /// Waits until it stands, for a little, or `is_ending`: one that ends stands no more.
     pub(crate) fn stop(self, is_ending: impl Fn() -> bool) -> Stop {
-        let Seized { thread, ends } = self;
-        if ends {
-            return Stop::Ends;
+        if self.ends {
+            return Stop::Later(self);
         }
-        match wait_a_little(thread, is_ending) {
-            Ok(Some(status)) if libc::WIFSTOPPED(status) => Stop::Stopped(Stopped::new(thread, status)),
-            Ok(None) => Stop::Ends,
+        let told = wait_a_little(self.thread, is_ending);
+        self.told(told)
+    }
+
+    /// Whether it stands by now, or has ended.
+    pub(crate) fn look(self) -> Stop {
+        let told = look_at(self.thread);
+        self.told(told)
+    }
+
+    fn told(self, told: io::Result<Option<c_int>>) -> Stop {
+        match told {
+            Ok(Some(status)) if libc::WIFSTOPPED(status) => Stop::Stopped(Stopped::new(self, status)),
+            Ok(None) => Stop::Later(self),
             Ok(Some(_)) | Err(_) => Stop::Ended,
         }
     }
 }
 
 impl Stopped {
-    fn new(thread: u32, status: c_int) -> Stopped {
+    fn new(seized: Seized, status: c_int) -> Stopped {
         let (signal, is_event) = (libc::WSTOPSIG(status), status >> 16 == PTRACE_EVENT_STOP);
         let halts = is_event && signal != libc::SIGTRAP;
-        Stopped { thread, signal: if is_event { 0 } else { signal }, halts }
+        Stopped { seized, signal: if is_event { 0 } else { signal }, halts }
     }
 
     /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it left
-    /// and no handler runs before; whether it does. `None`: it ends, as [`Stop::Ends`].
+    /// and no handler runs before; whether it does.
+    ///
+    /// # Errors
+    /// As [`Stop::Later`].
     pub(crate) fn release(
         self,
         number: i64,
         arguments: [u64; 6],
         is_handled: impl Fn(c_int) -> bool,
         is_ending: impl Fn() -> bool,
-    ) -> Option<bool> {
-        match leaves(self.thread, number, arguments) {
+    ) -> Result<bool, Seized> {
+        #[cfg(target_arch = "x86_64")]
+        if self.is_at_call() {
+            return self.leave_call();
+        }
+        match leaves(self.seized.thread, number, arguments) {
             Some(restart) => self.until_call(restart, is_handled, is_ending),
-            None => self.detach().then_some(false),
+            None => self.detach(false),
         }
     }
 
-    fn detach(&self) -> bool {
-        request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok()
+    fn detach(self, comes: bool) -> Result<bool, Seized> {
+        let let_go = request(libc::PTRACE_DETACH, self.seized.thread, 0, self.signal as usize);
+        let_go.map(|()| comes).map_err(|_| self.ending())
+    }
+
+    /// It is killed as it stands.
+    fn ending(self) -> Seized {
+        Seized { ends: true, ..self.seized }
     }
 
     /// Up to its call, but not into it: detached there it finds a signal, or one that is none, and makes it then.
@@ -122,19 +151,22 @@ impl Stopped {
         restart: c_int,
         is_handled: impl Fn(c_int) -> bool,
         is_ending: impl Fn() -> bool,
-    ) -> Option<bool> {
+    ) -> Result<bool, Seized> {
+        self.seized.restart = restart;
         while !self.is_at_call() {
             if self.halts || self.signal != 0 && is_handled(self.signal) {
-                return self.detach().then_some(false);
+                return self.detach(false);
             }
-            request(libc::PTRACE_SYSEMU, self.thread, 0, self.signal as usize).ok()?;
-            let status = wait_a_little(self.thread, &is_ending).ok()??;
-            if !libc::WIFSTOPPED(status) {
-                return None;
+            if request(libc::PTRACE_SYSEMU, self.seized.thread, 0, self.signal as usize).is_err() {
+                return Err(self.ending());
             }
-            self = Stopped::new(self.thread, status);
+            match self.seized.stop(&is_ending) {
+                Stop::Stopped(stopped) => self = stopped,
+                Stop::Ended => return Ok(false),
+                Stop::Later(seized) => return Err(seized),
+            }
         }
-        self.leave_call(restart)
+        self.leave_call()
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -144,36 +176,19 @@ impl Stopped {
 
     /// From the entrance to a call, which is left out (PTRACE_SYSEMU).
     #[cfg(target_arch = "x86_64")]
-    fn leave_call(mut self, restart: c_int) -> Option<bool> {
+    fn leave_call(mut self) -> Result<bool, Seized> {
         self.signal = 0;
-        let is_left = registers(self.thread).and_then(|at_call| {
-            let rax = (-i64::from(restart)).cast_unsigned();
-            set_registers(self.thread, &libc::user_regs_struct { rax, ..at_call })
+        let is_left = registers(self.seized.thread).and_then(|at_call| {
+            let rax = (-i64::from(self.seized.restart)).cast_unsigned();
+            set_registers(self.seized.thread, &libc::user_regs_struct { rax, ..at_call })
         });
-        self.detach().then_some(is_left.is_some())
+        self.detach(is_left.is_some())
     }
 
     /// Nobody tells here whether a handler runs.
     #[cfg(not(target_arch = "x86_64"))]
-    fn until_call(self, _: c_int, _: impl Fn(c_int) -> bool, _: impl Fn() -> bool) -> Option<bool> {
-        self.detach().then_some(true)
-    }
-}
-
-/// Whether a thread that ends, or stops late, has done so; the one that stops goes on.
-pub(crate) fn reap(thread: u32, number: i64, arguments: [u64; 6]) -> bool {
-    match look_at(thread) {
-        Ok(Some(status)) if libc::WIFSTOPPED(status) => {
-            leaves(thread, number, arguments);
-            let stopped = Stopped::new(thread, status);
-            #[cfg(target_arch = "x86_64")]
-            if stopped.is_at_call() {
-                return stopped.leave_call(ERESTARTNOINTR).is_some();
-            }
-            stopped.detach()
-        }
-        Ok(None) => false,
-        Ok(Some(_)) | Err(_) => true,
+    fn until_call(self, _: c_int, _: impl Fn(c_int) -> bool, _: impl Fn() -> bool) -> Result<bool, Seized> {
+        self.detach(true)
     }
 }
 
@@ -210,11 +225,32 @@ fn look_at(thread: u32) -> io::Result<Option<c_int>> {
     }
 }
 
-/// Whether a thread that stands is about to make this call anew: by which result it does so from the call's entrance. What has
-/// a limit, or waits for events, says EINTR at each stop: unless a handler runs, that is not for the program.
+/// Calls that say EINTR at each stop, though no handler runs (`signal(7)`), and do nothing twice when they are made anew.
+#[cfg(target_arch = "x86_64")]
+const EINTR_AT_STOPS: [i64; 16] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_io_getevents,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    // With a limit.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_write,
+    libc::SYS_sendto,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+];
+
+/// Whether a thread that stands is about to make this call anew: by which result it does so from the call's entrance. Whatever
+/// else it left and would be told EINTR of, without a handler, it makes anew, too.
 #[cfg(target_arch = "x86_64")]
 fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> Option<c_int> {
-    const EVENTS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
     let registers = registers(thread)?;
     let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
@@ -224,7 +260,7 @@ fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> Option<c_int> {
         ERESTARTSYS if is_it => Some(ERESTARTSYS),
         // Told EINTR there, the program's next call would be taken for this one.
         ERESTARTNOHAND if is_it => Some(ERESTARTNOINTR),
-        libc::EINTR if is_it || EVENTS.contains(&found) => {
+        libc::EINTR if is_it || EINTR_AT_STOPS.contains(&found) => {
             let rax = (-i64::from(ERESTARTNOHAND)).cast_unsigned();
             set_registers(thread, &libc::user_regs_struct { rax, ..registers })?;
             is_it.then_some(ERESTARTNOINTR)
@@ -299,13 +335,24 @@ mod tests {
         }
     }
 
-    fn release(stopped: Stopped, arguments: [u64; 6]) -> Option<bool> {
+    fn release(stopped: Stopped, arguments: [u64; 6]) -> Result<bool, Seized> {
         stopped.release(libc::SYS_recvfrom, arguments, |_| true, || false)
     }
 
     fn stopped(thread: u32) -> Stopped {
         let Stop::Stopped(stopped) = seize(thread).unwrap().stop(|| false) else { panic!("it has ended") };
         stopped
+    }
+
+    /// Until there is something to tell of it.
+    fn looked_at(mut seized: Seized) -> Stop {
+        loop {
+            match seized.look() {
+                Stop::Later(later) => seized = later,
+                stop => return stop,
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn fetched(limit: bool) -> c_int {
@@ -317,7 +364,7 @@ mod tests {
         let child = receiver(theirs.as_raw_fd());
         let arguments = await_call(child);
         for _ in 0..20 {
-            assert_eq!(release(stopped(child), arguments), Some(true));
+            assert!(release(stopped(child), arguments).unwrap());
             assert_eq!(await_call(child), arguments);
         }
         send(&ours, b"abc", 0).unwrap();
@@ -346,10 +393,10 @@ mod tests {
         for at in 0..arguments.len() {
             let mut others = arguments;
             others[at] += 1;
-            assert_eq!(release(stopped(child), others), Some(false));
+            assert!(!release(stopped(child), others).unwrap());
             assert_eq!(await_call(child), arguments);
         }
-        assert_eq!(stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, || false), Some(false));
+        assert!(!stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, || false).unwrap());
         assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
@@ -363,12 +410,11 @@ mod tests {
         let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
         let child = receiver(theirs.as_raw_fd());
         let arguments = await_call(child);
-        let stopped = stopped(child);
-        assert!(leaves(stopped.thread, libc::SYS_recvfrom, arguments).is_some());
+        let Stopped { seized, .. } = stopped(child);
+        assert!(leaves(child, libc::SYS_recvfrom, arguments).is_some());
         request(libc::PTRACE_SYSEMU, child, 0, 0).unwrap();
-        while !reap(child, libc::SYS_recvfrom, arguments) {
-            std::thread::yield_now();
-        }
+        let Stop::Stopped(late) = looked_at(seized) else { panic!("it has ended") };
+        assert!(release(late, arguments).unwrap());
         send(&ours, b"abc", 0).unwrap();
         let mut status = 0;
         // SAFETY: writes one number.
@@ -400,9 +446,7 @@ mod tests {
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(release(stopped, arguments), None);
-        while !reap(child, libc::SYS_recvfrom, arguments) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let seized = release(stopped, arguments).unwrap_err();
+        assert!(matches!(looked_at(seized), Stop::Ended));
     }
 }

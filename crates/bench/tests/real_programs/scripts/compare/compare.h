@@ -314,12 +314,17 @@ int main(int count, char **arguments) {
         case_thread = gettid();
         pid_t child = fork();
         if (child == 0) {
+            setpgid(0, 0);
             execl(program, program, own, peer, other_own, other_peer, peer_port, cases[i].name, NULL);
             _exit(5);
         }
         int status;
         while (waitpid(child, &status, 0) < 0 && errno == EINTR);
-        if (status) out("ended with status %x", status);
+        if (status) {
+            out("ended with status %x", status);
+            /* The other host serves the next case once nobody has this one's connection to it any more. */
+            kill(-child, SIGKILL);
+        }
     }
     return 0;
 }

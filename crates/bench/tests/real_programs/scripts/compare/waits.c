@@ -1,5 +1,6 @@
 /* Calls that wait, and what comes meanwhile: datagrams for others, signals, limits, tracers, stops, ends. */
 #include "datagrams.h"
+#include <sched.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -650,6 +651,54 @@ CASE(traced_as_something_comes) {
         strange += traced_to_the_end(child);
     }
     T(strange);
+}
+
+/* Has the processor where its parent is for a while. */
+static pid_t hog(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct sched_param first = {1};
+        NEED(sched_setscheduler(0, SCHED_FIFO, &first) == 0);
+        busy_ms(800);
+        _exit(0);
+    }
+    return child;
+}
+
+/* It is late to leave its call, since its processor is another's: what it gets is as whole as ever. */
+CASE(one_that_does_not_run) {
+    struct name to, known;
+    cpu_set_t all, one;
+    int from = bound(&known), fd = bound(&to), listening = listener(), status;
+    NEED(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    for (int accepts = 0; accepts < 2; accepts++) {
+        NEED(sched_setaffinity(0, sizeof one, &one) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            struct name who = {0};
+            socklen_t len = sizeof who;
+            int n = accepts ? accept(listening, (struct sockaddr *)&who, &len)
+                            : recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
+            if (accepts) _exit(n < 0 || strcmp(host_of(&who), peer) || recv(n, bytes, 1, 0) != 1);
+            _exit(n != 1 || who.port != known.port);
+        }
+        await_sleep(child);
+        usleep(50000);
+        pid_t other = hog();
+        NEED(sched_setaffinity(0, sizeof all, &all) == 0);
+        usleep(20000);
+        if (accepts) {
+            tell("connect S %s %d", own, port_of(listening));
+            tell("send S x");
+        } else {
+            NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+        }
+        T(waitpid(child, &status, 0) == child);
+        T(status);
+        NEED(waitpid(other, &status, 0) == other && status == 0);
+    }
 }
 
 /* A process with much memory takes its time to end: others that wait go on as before. */
