@@ -221,6 +221,13 @@ pub(crate) fn new_set(region: &Region) -> Option<(u32, c_int)> {
     Some((answer.value, own::protect_set(pipe, answer.value)))
 }
 
+/// `look` at the kernel's descriptors while none of ours comes: until it has been moved away (`own`) it has the lowest number
+/// that is free, which may be one that the program has just closed.
+pub(crate) fn while_none_comes<R>(look: impl FnOnce() -> R) -> R {
+    let _held = REQUESTS.lock();
+    look()
+}
+
 /// Gives a poll set back and closes its pipe.
 pub(crate) fn free_set(set: u32, pipe: c_int) {
     undisturbed(|| {

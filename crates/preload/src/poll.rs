@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::ptr;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t};
@@ -249,6 +249,10 @@ pub(crate) fn select_until(fds: &mut [pollfd], deadline: Option<u64>, mask: *con
     result
 }
 
+fn count_sockets(fds: &[pollfd]) -> usize {
+    fds.iter().filter(|entry| matches!(part(entry.fd), Part::Socket(_))).count()
+}
+
 fn ready(fds: &[pollfd]) -> isize {
     fds.iter().filter(|entry| entry.revents != 0).count() as isize
 }
@@ -288,6 +292,7 @@ fn await_ready(
 ) -> isize {
     let look = |fds: &mut [pollfd]| look(fds, call);
     let mut quiet = None;
+    let mut sockets = 0;
     loop {
         let found = look(fds) > 0;
         if found || zero {
@@ -298,6 +303,14 @@ fn await_ready(
         }
         if quiet.is_none() && attach::region().is_some_and(|region| wait::spin(region, || look(fds) > 0)) {
             continue;
+        }
+        let count = count_sockets(fds);
+        if count < mem::replace(&mut sockets, count) {
+            // One has been closed beside the sleep: whoever sleeps on its number again sleeps on what has it next.
+            let result = attach::while_none_comes(|| look_at_kernel(call, fds, None, Some(0), ptr::null()));
+            if result != 0 {
+                return if result < 0 { result } else { ready(fds) };
+            }
         }
         // From here on handlers run in the kernel's call alone, which tells so. One that took what has just come, between
         // that call and a look at it, would leave us asleep.

@@ -87,18 +87,18 @@ impl Seized {
             return Stop::Later(self);
         }
         let told = wait_a_little(self.thread, is_ending);
-        self.told(told)
+        self.told(&told)
     }
 
     /// Whether it stands by now, or has ended.
     pub(crate) fn look(self) -> Stop {
         let told = look_at(self.thread);
-        self.told(told)
+        self.told(&told)
     }
 
-    fn told(self, told: io::Result<Option<c_int>>) -> Stop {
+    fn told(self, told: &io::Result<Option<c_int>>) -> Stop {
         match told {
-            Ok(Some(status)) if libc::WIFSTOPPED(status) => Stop::Stopped(Stopped::new(self, status)),
+            Ok(Some(status)) if libc::WIFSTOPPED(*status) => Stop::Stopped(Stopped::new(self, *status)),
             Ok(None) => Stop::Later(self),
             Ok(Some(_)) | Err(_) => Stop::Ended,
         }

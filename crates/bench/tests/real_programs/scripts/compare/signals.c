@@ -1,5 +1,6 @@
 /* Signals and cancellation while a call sleeps. */
 #include "compare.h"
+#include <semaphore.h>
 #include <setjmp.h>
 
 static int started(const char *role) { return role == NULL; }
@@ -928,6 +929,38 @@ CASE(closed_beside_a_select) {
     T(select(worked_on + 1, &in, NULL, NULL, NULL));
     out("%d", FD_ISSET(worked_on, &in) != 0);
     NEED(pthread_join(one.thread, NULL) == 0);
+}
+
+static sem_t has_closed;
+
+static void *close_and_stay(void *given) {
+    usleep((long)given);
+    close(worked_on);
+    order("send A y");
+    sem_post(&has_closed);
+    pause();
+    return NULL;
+}
+
+/* The same again and again, each time by a thread that needs more of what threads need: the number is nobody else's. */
+CASE(closed_beside_many_selects) {
+    enum { ROUNDS = 100 };
+    pthread_t threads[ROUNDS];
+    int ready = 0;
+    NEED(sem_init(&has_closed, 0, 0) == 0);
+    for (long i = 0; i < ROUNDS; i++) {
+        fd_set in;
+        FD_ZERO(&in);
+        worked_on = accepted("A");
+        FD_SET(worked_on, &in);
+        NEED(pthread_create(&threads[i], NULL, close_and_stay, (void *)(500 + 20 * i)) == 0);
+        /* It may have been closed before. */
+        int n = select(worked_on + 1, &in, NULL, NULL, NULL);
+        ready += n == 1 || (n < 0 && errno == EBADF);
+        NEED(sem_wait(&has_closed) == 0);
+        order("close A");
+    }
+    T(ready);
 }
 
 static sigjmp_buf in_handler;
