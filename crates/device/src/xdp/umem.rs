@@ -9,10 +9,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use scoutline_ring::{Block, BlockOwner};
+use scoutline_ring::{Block, BlockOwner, prefer_huge_pages};
 
 use crate::error::OpenError;
 
@@ -37,15 +38,18 @@ impl Umem {
         send_chunks: u32,
     ) -> Result<Umem, OpenError> {
         let len = chunk_len as usize * (receive_chunks + send_chunks) as usize;
-        // Touched now: the kernel pins it anyway.
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh anonymous mapping.
         let memory =
             unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, kind, -1, 0) };
         if memory == libc::MAP_FAILED {
             return Err(OpenError::system(name, "have memory for its packets", io::Error::last_os_error()));
         }
-        let memory = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
+        let memory = NonNull::new(memory.cast::<u8>()).expect("mmap gives no null pointer");
+        // SAFETY: all of the mapping, which is nobody else's yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<MaybeUninit<u8>>(), len) };
+        // Before the kernel pins it, and so touches all.
+        prefer_huge_pages(bytes);
         let free = RefCell::new((0..receive_chunks).rev().collect());
         Ok(Umem { memory, len, chunk_len, receive_chunks, free, lent: Cell::new(0) })
     }
