@@ -201,13 +201,9 @@ impl Supervisor {
         let [_, at, len, ..] = on.call.arguments;
         let address = target::read_address(on.call.thread, at, len)?;
         let socket = self.socket(on)?;
-        if let State::Datagram(_) = socket.state {
-            return self.aim(on, &address);
-        }
-        if address.get(..2) == Some(&[0, 0]) {
-            return self.disconnect(on, &address);
-        }
         match &socket.state {
+            State::Datagram(_) => self.aim(on, &address),
+            _ if address.get(..2) == Some(&[0, 0]) => self.disconnect(on, &address),
             State::Connecting { .. } if on.non_blocking && !on.again => Err(Reply::error(libc::EALREADY)),
             State::Connecting { .. } => Ok(wait_for_connection(on.id, socket, libc::EALREADY)),
             State::Stream(_) if on.again => Ok(Reply::Now(Answer::Value(0))),
@@ -226,7 +222,6 @@ impl Supervisor {
                 sys::with_address(libc::connect, &socket.inner, &address)?;
                 Ok(Reply::Now(Answer::Value(0)))
             }
-            State::Datagram(_) => Err(Reply::error(libc::EINVAL)),
         }
     }
 

@@ -755,6 +755,18 @@ static void fork_and_leave(int number) {
     _exit(recv(other, &byte, 1, 0) == 1 ? number : 1);
 }
 
+/* Has the other host send something once the child that the handler forks has ended, which tells it things, too. */
+static void *disturb_and_wait(void *given) {
+    struct disturber *one = given;
+    siginfo_t ended;
+    await_sleep(one->id);
+    pthread_kill(one->sleeper, SIGUSR1);
+    while (forked == 0) usleep(1000);
+    NEED(waitid(P_PID, forked, &ended, WEXITED | WNOWAIT) == 0);
+    tell("%s", one->then);
+    return NULL;
+}
+
 /* A child is forked in the midst of a sleep, and leaves that in ways of its own: its parent sleeps on, and is woken. */
 CASE(children_that_leave_a_sleep) {
     struct sigaction action = {.sa_handler = fork_and_leave, .sa_flags = SA_RESTART};
@@ -766,8 +778,9 @@ CASE(children_that_leave_a_sleep) {
         struct pollfd one = {worked_on, POLLIN, 0};
         struct disturber both = disturbing("send A y");
         may_jump = i;
+        forked = 0;
         if (sigsetjmp(way_out, 1)) _exit(7);
-        pthread_create(&both.thread, NULL, disturb, &both);
+        pthread_create(&both.thread, NULL, disturb_and_wait, &both);
         T(recv(worked_on, &byte, 1, 0));
         NEED(pthread_join(both.thread, NULL) == 0 && waitpid(forked, &status, 0) == forked);
         out("child %d", WEXITSTATUS(status));
