@@ -97,7 +97,7 @@ impl Supervisor {
     pub(crate) fn fetch(&mut self, id: u64) -> bool {
         let here: Vec<_> = self.waits.left_at(id).collect();
         self.fetch_all(&here);
-        let is_kept_back = self.may_be_waited_at(id);
+        let is_kept_back = self.is_kept_back(id);
         if is_kept_back {
             self.waits.kept_back.insert(id);
         }
@@ -109,6 +109,12 @@ impl Supervisor {
         self.waits.left_at(id).next().is_some() || self.is_late_at(id, true)
     }
 
+    /// The same, and was to be fetched. Others may have begun to wait since then.
+    fn is_kept_back(&self, id: u64) -> bool {
+        let is_stuck = |left: &Left| left.wait.socket == id && matches!(left.stage, Stage::Stuck(..));
+        self.waits.left.values().any(is_stuck) || self.is_late_at(id, true)
+    }
+
     /// Who was to leave the kernel's call there has not done so; what comes is kept back for it, or no more.
     fn is_late_at(&self, id: u64, is_kept_back: bool) -> bool {
         self.waits.late.iter().any(|late| late.is_kept_back_for() == is_kept_back && late.is_at(id))
@@ -117,7 +123,7 @@ impl Supervisor {
     /// Sockets for which something was kept back.
     pub(crate) fn see_to_kept_back(&mut self) {
         for id in std::mem::take(&mut self.waits.kept_back) {
-            if self.may_be_waited_at(id) {
+            if self.is_kept_back(id) {
                 self.waits.kept_back.insert(id);
                 continue;
             }

@@ -654,50 +654,63 @@ CASE(traced_as_something_comes) {
 }
 
 /* Has the processor where its parent is for a while. */
-static pid_t hog(void) {
-    pid_t child = fork();
-    if (child == 0) {
+static void hog(void) {
+    if (fork() == 0) {
         struct sched_param first = {1};
         NEED(sched_setscheduler(0, SCHED_FIFO, &first) == 0);
         busy_ms(800);
         _exit(0);
     }
-    return child;
 }
 
-/* It is late to leave its call, since its processor is another's: what it gets is as whole as ever. */
+/* Waits for one datagram, or one connection with data, and ends with whether it is from whom it should. */
+static pid_t fork_waiter(int fd, int accepts, const struct name *known) {
+    pid_t child = fork();
+    if (child) return child;
+    struct name who = {0};
+    socklen_t len = sizeof who;
+    if (!accepts) _exit(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len) != 1 || who.port != known->port);
+    int n = accept(fd, (struct sockaddr *)&who, &len);
+    _exit(n < 0 || strcmp(host_of(&who), peer) || recv(n, bytes, 1, 0) != 1);
+}
+
+/* It is late to leave its call, since its processor is another's, and perhaps ends there: what it gets is as whole as ever,
+ * and so is what another one gets that comes to wait meanwhile. */
 CASE(one_that_does_not_run) {
     struct name to, known;
     cpu_set_t all, one;
-    int from = bound(&known), fd = bound(&to), listening = listener(), status;
+    int from = bound(&known), fd = bound(&to), listening = listener();
     NEED(sched_getaffinity(0, sizeof all, &all) == 0);
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    for (int accepts = 0; accepts < 2; accepts++) {
+    for (int how = 0; how < 6; how++) {
+        int accepts = how % 2, two = how >= 2, ends = how >= 4, statuses = 0;
         NEED(sched_setaffinity(0, sizeof one, &one) == 0);
-        pid_t child = fork();
-        if (child == 0) {
-            struct name who = {0};
-            socklen_t len = sizeof who;
-            int n = accepts ? accept(listening, (struct sockaddr *)&who, &len)
-                            : recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
-            if (accepts) _exit(n < 0 || strcmp(host_of(&who), peer) || recv(n, bytes, 1, 0) != 1);
-            _exit(n != 1 || who.port != known.port);
-        }
-        await_sleep(child);
+        pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known);
+        await_sleep(late);
         usleep(50000);
-        pid_t other = hog();
+        hog();
         NEED(sched_setaffinity(0, sizeof all, &all) == 0);
         usleep(20000);
-        if (accepts) {
-            tell("connect S %s %d", own, port_of(listening));
-            tell("send S x");
-        } else {
-            NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+        for (int i = 0; i <= (two && !ends); i++) {
+            if (accepts) {
+                tell("connect %c %s %d", 'S' + i, own, port_of(listening));
+                tell("send %c x", 'S' + i);
+            } else {
+                NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
+            }
+            if (two && i == 0) fork_waiter(accepts ? listening : fd, accepts, &known);
+            if (ends) {
+                usleep(50000);
+                NEED(kill(late, SIGKILL) == 0);
+            }
+            /* With the first one that has something, the one ends that had the processor. */
+            for (int count = i ? 1 : 2 + ends, status; count > 0; count--) {
+                NEED(waitpid(-1, &status, 0) > 0);
+                statuses += status;
+            }
         }
-        T(waitpid(child, &status, 0) == child);
-        T(status);
-        NEED(waitpid(other, &status, 0) == other && status == 0);
+        T(statuses);
     }
 }
 
