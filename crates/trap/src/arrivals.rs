@@ -337,7 +337,10 @@ impl Supervisor {
 
     /// A connection that a call was to have, and that the program has not got, waits again.
     pub(crate) fn put_back(&mut self, listener: u64, connection: Connection, theirs: OwnedFd) {
-        self.fetch(listener);
+        if self.fetch(listener) {
+            // Who waits there would take the knock for a connection.
+            return self.waits.returned.push((listener, connection, theirs));
+        }
         if let Some(State::Listening { name, waiting, .. }) = self.state(listener)
             && let Ok((_, end)) = standin::knock(name)
         {

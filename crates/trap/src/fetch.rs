@@ -2,37 +2,30 @@
 //! they make their calls again, which are trapped then.
 //!
 //! ```text
-//!   There ──▶ Fetched: released in front of its call ──▶ resumed, or another call comes, or nothing (`GONE`)
-//!     │  ▲
-//!     │  └─── Stuck: a debugger's, or its process is in `exec`; tried again
-//!     └─────▶ Late: it is to stop, and has not done so; looked at again
+//!   There ──▶ Leaving: a fetcher has it ──▶ Fetched: resumed, or another call comes, or nothing (`GONE`)
+//!     ▲           │
+//!     └─ Stuck ◀──┘ a debugger's: tried again
 //! ```
 //! What comes for a socket is kept back while somebody may still wait there, but not for ever ([`KEPT_BACK`]).
 
-use std::io;
 use std::time::{Duration, Instant};
 
-use crate::listener::Call;
-use crate::signals;
+use crate::fetchers::{Errnos, Outcome};
 use crate::socket::State;
 use crate::supervisor::Supervisor;
-use crate::sys::{self, Seized, Stop};
-use crate::target::{self, Place, Status};
+use crate::sys;
+use crate::target::{self, Place};
 use crate::waits::{Wait, taking};
 
 /// A thread that was fetched, and is not here after this time, was kept from making its call again.
 pub(crate) const GONE: Duration = Duration::from_secs(1);
-/// A thread that a debugger stops does so sooner than this, unless the machine is busy; and how long it is waited for at a time.
-const PROD: Duration = Duration::from_millis(1);
-const OUT: Duration = Duration::from_millis(20);
-/// One whose process is in `exec` is waited for so long at a time, and looked at so often.
-const HINDERED: Duration = Duration::from_millis(10);
-/// How often is looked whether a thread has ended, soon after it was to stop and later.
+/// How soon and how seldom is looked whether one that is late ends, or tried again to have one.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+const TRIES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 /// Whoever cannot be fetched in this time gets what comes by itself: a datagram without an address.
 const KEPT_BACK: Duration = Duration::from_secs(10);
 
-/// A call that the kernel has, or that was fetched.
+/// A call that the kernel has, or that is fetched.
 pub(crate) struct Left {
     pub(crate) wait: Wait,
     pub(crate) stage: Stage,
@@ -45,8 +38,21 @@ pub(crate) enum Stage {
     There,
     /// It could not be fetched since the first of these times, which is tried again at the second.
     Stuck(Instant, Instant),
+    /// A fetcher has this job.
+    Leaving(Job),
     /// It comes again: since then.
     Fetched(Instant),
+}
+
+/// What a fetcher does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    number: u64,
+    since: Instant,
+    /// When to look whether the thread ends.
+    look: Instant,
+    /// It may wait in the kernel's call, and what comes is kept back for it.
+    is_there: bool,
 }
 
 impl Left {
@@ -55,6 +61,7 @@ impl Left {
         match self.stage {
             Stage::There => self.wait.ends(),
             Stage::Stuck(_, again) => Some(again),
+            Stage::Leaving(job) => Some(job.look),
             Stage::Fetched(when) => Some(when + GONE),
         }
     }
@@ -62,33 +69,22 @@ impl Left {
     pub(crate) fn is_fetched(&self) -> bool {
         matches!(self.stage, Stage::Fetched(_))
     }
+
+    /// It may wait in the kernel's call, for what comes to this socket.
+    pub(crate) fn is_at(&self, socket: u64) -> bool {
+        self.wait.socket == socket && matches!(self.stage, Stage::There | Stage::Stuck(..))
+    }
+
+    /// It was to be fetched from there, and may be there still.
+    fn is_kept_back_for(&self, socket: u64) -> bool {
+        self.wait.socket == socket
+            && matches!(self.stage, Stage::Stuck(..) | Stage::Leaving(Job { is_there: true, .. }))
+    }
 }
 
-/// A call whose thread was to stop, and ends, or stops late.
-pub(crate) struct Late {
-    wait: Wait,
-    seized: Seized,
-    process: u32,
-    since: Instant,
-    /// It may wait in the kernel's call since it was to be fetched.
-    is_there: bool,
-}
-
-impl Late {
-    /// When to look: a first thread ends with the last one of its process.
-    pub(crate) fn next(&self, now: Instant) -> Instant {
-        let [soon, seldom] = LOOKS;
-        now + if now < self.since + GONE { soon } else { seldom }
-    }
-
-    /// It may wait in the kernel's call for what comes there.
-    fn is_at(&self, socket: u64) -> bool {
-        self.is_there && self.wait.socket == socket && !target::is_ending(self.wait.call.thread)
-    }
-
-    fn is_kept_back_for(&self) -> bool {
-        self.since.elapsed() < KEPT_BACK
-    }
+/// So long after a time, but neither too soon nor too seldom.
+fn later([soon, seldom]: [Duration; 2], since: Instant) -> Instant {
+    Instant::now() + since.elapsed().clamp(soon, seldom)
 }
 
 impl Supervisor {
@@ -106,18 +102,12 @@ impl Supervisor {
 
     /// Somebody may wait in the kernel's call at the program's end of a socket.
     pub(crate) fn may_be_waited_at(&self, id: u64) -> bool {
-        self.waits.left_at(id).next().is_some() || self.is_late_at(id, true)
+        self.waits.left_at(id).next().is_some() || self.is_kept_back(id)
     }
 
     /// The same, and was to be fetched. Others may have begun to wait since then.
     fn is_kept_back(&self, id: u64) -> bool {
-        let is_stuck = |left: &Left| left.wait.socket == id && matches!(left.stage, Stage::Stuck(..));
-        self.waits.left.values().any(is_stuck) || self.is_late_at(id, true)
-    }
-
-    /// Who was to leave the kernel's call there has not done so; what comes is kept back for it, or no more.
-    fn is_late_at(&self, id: u64, is_kept_back: bool) -> bool {
-        self.waits.late.iter().any(|late| late.is_kept_back_for() == is_kept_back && late.is_at(id))
+        self.waits.left.values().any(|left| left.is_kept_back_for(id))
     }
 
     /// Sockets for which something was kept back.
@@ -128,24 +118,27 @@ impl Supervisor {
                 continue;
             }
             match self.sockets.get(&id).map(|socket| &socket.state) {
-                Some(State::Datagram(_)) => {
-                    self.on_datagrams(id);
-                    self.watch(id);
+                Some(State::Datagram(_)) => self.on_datagrams(id),
+                Some(State::Connecting { .. }) => self.on_connected(id),
+                Some(State::Listening { .. }) => {
+                    let returned = self.waits.returned.extract_if(.., |(listener, ..)| *listener == id);
+                    for (_, connection, theirs) in returned.collect::<Vec<_>>() {
+                        self.put_back(id, connection, theirs);
+                    }
+                    self.on_connection(id);
                 }
-                // What it accepts has to be a connection then.
-                Some(State::Listening { .. }) if self.is_late_at(id, false) => self.share(id),
-                Some(State::Listening { .. }) => self.on_connection(id),
                 _ => {}
             }
+            self.watch(id);
         }
     }
 
-    /// The kernel began the time of a call anew when it got it.
-    pub(crate) fn fetch_late_calls(&mut self) {
+    /// What is due: a call is over, since the kernel began its time anew when it got it; one does not come; one is late.
+    pub(crate) fn see_to_left(&mut self) {
         let now = Instant::now();
-        let late = self.waits.left.iter().filter(|(_, left)| left.next().is_some_and(|when| when <= now));
-        let late: Vec<_> = late.map(|(&thread, _)| thread).collect();
-        self.fetch_all(&late);
+        let due = self.waits.left.iter().filter(|(_, left)| left.next().is_some_and(|when| when <= now));
+        let due: Vec<_> = due.map(|(&thread, _)| thread).collect();
+        self.fetch_all(&due);
     }
 
     fn fetch_all(&mut self, threads: &[u32]) {
@@ -155,10 +148,10 @@ impl Supervisor {
             match left.stage {
                 Stage::There => self.fetch_one(left.wait, now),
                 Stage::Stuck(since, again) if again <= now => self.fetch_one(left.wait, since),
+                Stage::Leaving(job) if job.look <= now => self.see_late(left.wait, job),
                 // One that does not come.
                 Stage::Fetched(when) if when + GONE <= now => {}
-                // One that was fetched as another one was, or is tried again later.
-                Stage::Fetched(_) | Stage::Stuck(..) => drop(self.waits.left.insert(*thread, left)),
+                _ => drop(self.waits.left.insert(*thread, left)),
             }
         }
     }
@@ -170,13 +163,16 @@ impl Supervisor {
         if target::is_ending(call.thread) || target::place(&call) == Place::Elsewhere {
             return;
         }
-        let is_there = socket.inode().ok().and_then(|inode| target::has(call.thread, call.fd(), inode));
+        let Ok(inode) = socket.inode() else { return };
+        let is_there = target::has(call.thread, call.fd(), inode);
         if call.number == libc::SYS_connect {
             // It would be made with whatever has the number now; the stand-in tells it by itself.
             if is_there == Some(false) {
                 return;
             }
-        } else if let Some(outer) = self.outer(socket) {
+        } else if let Some(outer) =
+            target::duplicate(call.thread, call.fd(), inode).ok().or_else(|| self.outer(socket))
+        {
             // The number may be closed, or another file's, when it is made again.
             wait.held = self.hold(outer, call.thread);
         } else if is_there == Some(false) {
@@ -185,116 +181,68 @@ impl Supervisor {
             return;
         }
         wait.is_fresh = false;
-        let is_out = match self.seize(&call) {
-            Ok(seized) => return self.expect(wait, seized, Some(since)),
-            Err(error) => match sys::errno(&error) {
-                libc::EPERM => drive_out(&call),
-                errno => errno == libc::ESRCH,
-            },
-        };
-        // It may take what comes by itself.
-        if !is_out && taking(&call).is_some() {
-            self.try_later(wait, since);
+        self.give_to_fetcher(wait, None, since);
+    }
+
+    /// The thread of a call makes it again as soon as it can; tried since then. One that is blocked is answered so.
+    pub(crate) fn give_to_fetcher(&mut self, wait: Wait, errnos: Option<Errnos>, since: Instant) {
+        let call = wait.call;
+        let number = self.fetchers.fetch(call, errnos);
+        let job = Job { number, since, look: later(LOOKS, since), is_there: errnos.is_none() };
+        self.waits.left.insert(call.thread, Left { wait, stage: Stage::Leaving(job) });
+    }
+
+    /// What has become of threads that were to make their calls again.
+    pub(crate) fn see_fetched(&mut self) {
+        for (number, thread, outcome) in self.fetchers.told() {
+            let Some(left) = self.waits.left.remove(&thread) else { continue };
+            match (left.stage, outcome) {
+                (Stage::Leaving(job), outcome) if job.number == number => {
+                    self.see_outcome(left.wait, job, outcome);
+                }
+                _ => drop(self.waits.left.insert(thread, left)),
+            }
         }
     }
 
-    /// What comes is kept back for a thread that could not be fetched, since then; but not for ever.
-    fn try_later(&mut self, wait: Wait, since: Instant) {
-        let (id, tried) = (wait.socket, since.elapsed());
-        if tried < KEPT_BACK {
-            let again = Instant::now() + tried.clamp(OUT, KEPT_BACK / 10);
-            self.waits.left.insert(wait.call.thread, Left { wait, stage: Stage::Stuck(since, again) });
-        } else if matches!(self.state(id), Some(State::Listening { .. })) {
+    fn see_outcome(&mut self, wait: Wait, job: Job, outcome: Outcome) {
+        let stage = match outcome {
+            // Where nobody knows it may be another one, which has all of its time before it.
+            Outcome::Comes if wait.ends().is_none() || sys::IS_CERTAIN => Stage::Fetched(Instant::now()),
+            Outcome::Comes | Outcome::Left => return,
+            Outcome::Stays if !job.is_there => return self.waits.block(wait),
+            // It may take what comes by itself.
+            Outcome::Stays if taking(&wait.call).is_some() => {
+                if job.since.elapsed() > KEPT_BACK {
+                    return self.give_up(wait.socket);
+                }
+                Stage::Stuck(job.since, later(TRIES, job.since))
+            }
+            Outcome::Stays => return,
+        };
+        self.waits.left.insert(wait.call.thread, Left { wait, stage });
+    }
+
+    /// One that has not stopped yet. Who ends does not stop, and its fetcher knows late of it: a first thread ends with the
+    /// last one of its process.
+    fn see_late(&mut self, wait: Wait, mut job: Job) {
+        let (thread, id) = (wait.call.thread, wait.socket);
+        if target::is_ending(thread) {
+            return;
+        }
+        let gives_up = job.is_there && job.since.elapsed() > KEPT_BACK;
+        job.is_there &= !gives_up;
+        job.look = later(LOOKS, job.since);
+        self.waits.left.insert(thread, Left { wait, stage: Stage::Leaving(job) });
+        if gives_up {
+            self.give_up(id);
+        }
+    }
+
+    /// What somebody accepts who could not be fetched has to be a connection.
+    fn give_up(&mut self, id: u64) {
+        if matches!(self.state(id), Some(State::Listening { .. })) {
             self.share(id);
         }
     }
-
-    /// A process in `exec` waits for its threads that end, one that is to be traced for that `exec`, and those that have ended
-    /// for whoever traces them: so none is seized while another one of its process may have to be waited for. The first one
-    /// is not waited for.
-    pub(crate) fn seize(&mut self, call: &Call) -> io::Result<Seized> {
-        let begin = Instant::now();
-        loop {
-            self.see_late_ones();
-            let process = |call: &Call| Status::of(call.thread).map_or(0, |status| status.process);
-            let own = if self.waits.late.is_empty() { 0 } else { process(call) };
-            let hinders = |late: &Late| late.process == own && late.wait.call.thread != late.process;
-            if !self.waits.late.iter().any(hinders) {
-                return sys::seize(call.thread);
-            }
-            if begin.elapsed() > HINDERED {
-                return Err(io::ErrorKind::ResourceBusy.into());
-            }
-            std::thread::sleep(LOOKS[0]);
-        }
-    }
-
-    /// Looks whether threads have ended that were to stop, or stand by now.
-    pub(crate) fn see_late_ones(&mut self) {
-        for Late { wait, seized, process, since, is_there } in std::mem::take(&mut self.waits.late) {
-            match seized.look() {
-                Stop::Later(seized) => {
-                    self.waits.late.push(Late { wait, seized, process, since, is_there });
-                }
-                stop => self.go_on(wait, stop, is_there.then_some(since)),
-            }
-        }
-    }
-
-    /// Lets a thread go on once it stands: its call comes again, unless it ends or was no more there. `since`: it is to be
-    /// fetched from the kernel's call.
-    pub(crate) fn expect(&mut self, wait: Wait, seized: Seized, since: Option<Instant>) {
-        let thread = wait.call.thread;
-        let stop = seized.stop(|| target::is_ending(thread));
-        self.go_on(wait, stop, since);
-    }
-
-    fn go_on(&mut self, wait: Wait, stop: Stop, since: Option<Instant>) {
-        let Call { thread, number, arguments, .. } = wait.call;
-        let released = match stop {
-            Stop::Ended => return,
-            Stop::Later(seized) => Err(seized),
-            Stop::Stopped(stopped) => {
-                let is_handled = |signal| signals::is_handled(thread, signal);
-                stopped.release(number, arguments, is_handled, || target::is_ending(thread))
-            }
-        };
-        match released {
-            // Where nobody knows it may be another one, which has all of its time before it.
-            Ok(true) if wait.ends().is_none() || sys::IS_CERTAIN => {
-                self.waits.left.insert(thread, Left { wait, stage: Stage::Fetched(Instant::now()) });
-            }
-            Ok(_) => {}
-            Err(seized) => {
-                let process = Status::of(thread).map_or(0, |status| status.process);
-                let (is_there, since) = (since.is_some(), since.unwrap_or_else(Instant::now));
-                self.waits.late.push(Late { wait, seized, process, since, is_there });
-            }
-        }
-    }
-}
-
-/// The thread of a call is a debugger's, which stops it in these moments; or lets it sleep on: then a signal that means
-/// nothing to the program has it make its call again (one with a limit says EINTR). Whether it left it, as far as was seen.
-fn drive_out(call: &Call) -> bool {
-    let begin = Instant::now();
-    let mut is_prodded = false;
-    while begin.elapsed() < OUT {
-        let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
-        if stands || target::place(call) == Place::Elsewhere {
-            return true;
-        }
-        if !is_prodded && begin.elapsed() > PROD {
-            is_prodded = true;
-            let status = Status::of(call.thread).unwrap_or_default();
-            let means_nothing = |signal: &i32| (status.caught | status.blocked) & 1 << (signal - 1) == 0;
-            if let Some(signal) =
-                [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing)
-            {
-                sys::signal(status.process, call.thread, signal);
-            }
-        }
-        std::thread::yield_now();
-    }
-    false
 }

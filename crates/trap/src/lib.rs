@@ -19,7 +19,7 @@
 //! `filter` says which calls are trapped; `listener` takes and answers them; `target` is the program seen from
 //! outside; `socket` is one of its sockets, `standin` what a stream's descriptor is; `calls` answers; `arrivals` has
 //! connections that wait to be accepted; `passing` sees which sockets others get; `waits` has calls that wait, here or in
-//! the kernel; `fetch` has those come back, and `signals` sees which of those here a signal would end; `stream` and `datagram` move; `supervisor` is the
+//! the kernel; `fetch` has those come back, by `fetchers`, and `signals` sees which of those here a signal would end; `stream` and `datagram` move; `supervisor` is the
 //! loop.
 //!
 //! A program that changes memory while a call is answered harms itself: what is read is copied once, checked, and
@@ -33,6 +33,7 @@ mod arrivals;
 mod calls;
 mod datagram;
 mod fetch;
+mod fetchers;
 mod filter;
 mod listener;
 mod passing;

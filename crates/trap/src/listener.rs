@@ -73,6 +73,11 @@ impl Listener {
         Listener(fd)
     }
 
+    /// The same end, for another thread.
+    pub(crate) fn try_clone(&self) -> io::Result<Listener> {
+        self.0.try_clone().map(Listener)
+    }
+
     pub(crate) fn descriptor(&self) -> &OwnedFd {
         &self.0
     }

@@ -171,8 +171,8 @@ impl Socket {
         let (input, output, edge) = (libc::EPOLLIN as u32, libc::EPOLLOUT as u32, libc::EPOLLET as u32);
         match &self.state {
             State::Fresh | State::Failed | State::Ended => (None, None),
-            State::Connecting { .. } => (None, Some(output)),
-            // Each connection is an edge.
+            // The end of the attempt is an edge; each connection is one.
+            State::Connecting { .. } => (None, Some(output | edge)),
             State::Listening { .. } => (None, Some(input | edge)),
             State::Stream(stream) => {
                 let queued = self.arriving.as_ref().is_none_or(|arriving| arriving.queued);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::Reply;
 use crate::datagram::Moved;
+use crate::fetchers::Fetchers;
 use crate::listener::{Answer, Call, Delivery, Listener};
 use crate::socket::{Named, Socket, State};
 use crate::standin;
@@ -21,6 +22,8 @@ const LISTENER: u64 = u64::MAX;
 const CLOSINGS: u64 = u64::MAX - 1;
 /// A thread has ended whose call held a socket.
 pub(crate) const ENDED: u64 = u64::MAX - 2;
+/// A thread was fetched.
+const FETCHED: u64 = u64::MAX - 3;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
@@ -38,6 +41,7 @@ pub(crate) struct Supervisor {
     pub(crate) by_inode: HashMap<u64, u64>,
     by_watch: HashMap<i32, u64>,
     pub(crate) waits: Waits,
+    pub(crate) fetchers: Fetchers,
     /// Sockets that have been passed on and seem to have no room for a connection that waits: looked at again now and
     /// then, since nobody tells when others take some.
     pub(crate) full: BTreeSet<u64>,
@@ -57,8 +61,11 @@ impl Supervisor {
         poll.add(&listener, libc::EPOLLIN as u32, LISTENER)?;
         let closings = Closings::new()?;
         poll.add(closings.descriptor(), libc::EPOLLIN as u32, CLOSINGS)?;
+        let listener = Listener::new(listener);
+        let fetchers = Fetchers::new(&listener)?;
+        poll.add(fetchers.bell(), libc::EPOLLIN as u32, FETCHED)?;
         Ok(Supervisor {
-            listener: Listener::new(listener),
+            listener,
             poll,
             closings,
             next: 0,
@@ -66,6 +73,7 @@ impl Supervisor {
             by_inode: HashMap::new(),
             by_watch: HashMap::new(),
             waits: Waits::new(),
+            fetchers,
             full: BTreeSet::new(),
             binding: BTreeSet::new(),
             backlog: standin::longest_queue(),
@@ -90,6 +98,8 @@ impl Supervisor {
                     self.see_closed();
                 } else if token == ENDED {
                     self.drop_ended_calls();
+                } else if token == FETCHED {
+                    sys::silence(self.fetchers.bell());
                 } else if token != LISTENER {
                     self.on_ready(token);
                 } else if what & libc::EPOLLIN as u32 == 0 {
@@ -362,8 +372,10 @@ impl Supervisor {
     }
 
     /// A connection stands, or has failed.
-    fn on_connected(&mut self, id: u64) {
-        self.fetch(id);
+    pub(crate) fn on_connected(&mut self, id: u64) {
+        if self.fetch(id) {
+            return;
+        }
         let waited_for = self.is_waited_for(id);
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         socket.error = sys::pending_error(&socket.inner);

@@ -16,7 +16,7 @@ pub(crate) use bare::{
     kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
-pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, Seized, Stop, can_fetch, seize};
+pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, can_fetch, seize};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;
@@ -163,6 +163,24 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
 pub(crate) fn end_of_thread(tid: u32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) as c_int }).or_else(|_| pidfd(tid))
+}
+
+/// What other threads of ours ring ([`ring`]): readable then.
+pub(crate) fn bell() -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+pub(crate) fn ring(bell: &OwnedFd) {
+    // SAFETY: numbers only. It is full after 2^64 rings.
+    unsafe { libc::eventfd_write(bell.as_raw_fd(), 1) };
+}
+
+/// It has been heard.
+pub(crate) fn silence(bell: &OwnedFd) {
+    let mut rings = 0;
+    // SAFETY: writes one number.
+    unsafe { libc::eventfd_read(bell.as_raw_fd(), &raw mut rings) };
 }
 
 /// Sends a thread a signal.

@@ -11,12 +11,12 @@
 //! that the call is trapped again, and answered with an address or a connection.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::arrivals::Connection;
 use crate::calls::Reply;
-use crate::fetch::{Late, Left, Stage};
+use crate::fetch::{Left, Stage};
 use crate::listener::{Answer, Call, Delivery};
 use crate::signals::{JobControl, Pending, Watch};
 use crate::socket::State;
@@ -35,10 +35,10 @@ pub(crate) struct Waits {
     blocked: Vec<Wait>,
     /// Those that the kernel has, by thread.
     pub(crate) left: HashMap<u32, Left>,
-    /// Those whose threads were to leave the kernel's calls, and have not been seen to.
-    pub(crate) late: Vec<Late>,
-    /// Sockets for which something is kept back until they have.
+    /// Sockets for which something is kept back until nobody waits there in the kernel's calls.
     pub(crate) kept_back: BTreeSet<u64>,
+    /// Of that: connections that calls were to have, with the listening socket and the program's end.
+    pub(crate) returned: Vec<(u64, Connection, OwnedFd)>,
     /// The number that the next call has, if none is missing.
     next_id: Option<u64>,
     control: JobControl,
@@ -88,8 +88,8 @@ impl Waits {
         Waits {
             blocked: Vec::new(),
             left: HashMap::new(),
-            late: Vec::new(),
             kept_back: BTreeSet::new(),
+            returned: Vec::new(),
             next_id: None,
             control: JobControl::default(),
             crowd: MANY,
@@ -113,8 +113,14 @@ impl Waits {
 
     /// The threads whose calls at a socket the kernel has.
     pub(crate) fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
-        let here = self.left.iter().filter(move |(_, left)| left.wait.socket == socket && !left.is_fetched());
+        let here = self.left.iter().filter(move |(_, left)| left.is_at(socket));
         here.map(|(&thread, _)| thread)
+    }
+
+    /// A call that could not be interrupted is blocked on.
+    pub(crate) fn block(&mut self, mut wait: Wait) {
+        wait.stay(Instant::now());
+        self.blocked.push(wait);
     }
 }
 
@@ -125,15 +131,13 @@ impl Supervisor {
             let look = self.is_looked_at(wait).then(|| wait.signals.next());
             [wait.deadline.map(|(when, _)| when), wait.leaves, look]
         };
-        let now = Instant::now();
-        let late = self.waits.late.iter().map(|late| late.next(now));
         let left = self.waits.left.values().filter_map(Left::next);
-        self.waits.blocked.iter().flat_map(of).flatten().chain(left).chain(late).min()
+        self.waits.blocked.iter().flat_map(of).flatten().chain(left).min()
     }
 
     pub(crate) fn see_to_waits(&mut self) {
-        self.see_late_ones();
-        self.fetch_late_calls();
+        self.see_fetched();
+        self.see_to_left();
         self.see_to_kept_back();
         if !self.waits.blocked.is_empty() {
             self.give_up_late_calls();
@@ -167,7 +171,7 @@ impl Supervisor {
 
     /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
     pub(crate) fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
-        let thread = sys::with_spare(|| sys::end_of_thread(thread)).ok()?;
+        let thread = sys::end_of_thread(thread).ok()?;
         self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
         Some(Held { outer, _thread: thread })
     }
@@ -293,6 +297,8 @@ impl Supervisor {
     /// A call comes, and is what its thread was fetched from: it waits on, or is answered. Whatever else comes, what that
     /// thread did before is over.
     pub(crate) fn resume(&mut self, call: &Call) -> bool {
+        // Whether it comes has been told before it did.
+        self.see_fetched();
         self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
@@ -339,23 +345,11 @@ impl Supervisor {
 
     /// Has the kernel do what signals want of a call that is blocked: there may be none, unless that is sure.
     fn interrupt(&mut self, mut wait: Wait, is_sure: bool) {
-        let call = wait.call;
         let errno = if wait.deadline.is_some() { sys::ERESTARTNOHAND } else { sys::ERESTARTSYS };
-        let seized = match self.seize(&call) {
-            Ok(seized) => seized,
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                return self.waits.blocked.push(wait);
-            }
-            Err(_) => {
-                // A debugger has it. Without a signal its program would be told that number.
-                self.listener.answer(&call, &Answer::error(if is_sure { errno } else { libc::EINTR }));
-                return;
-            }
-        };
-        // It sleeps where only a fatal signal wakes it, or this.
-        self.listener.answer(&call, &Answer::error(errno));
+        // A debugger has it: without a signal its program would be told the kernel's number.
+        let of_debugged = if is_sure { errno } else { libc::EINTR };
         wait.is_fresh = true;
-        self.expect(wait, seized, None);
+        self.give_to_fetcher(wait, Some([errno, of_debugged]), Instant::now());
     }
 
     /// It waits here for long, and in the kernel signals would end it.

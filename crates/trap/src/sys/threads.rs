@@ -3,18 +3,14 @@
 use std::ffi::{c_int, c_uint};
 use std::io::{self, ErrorKind};
 use std::ptr;
-use std::time::{Duration, Instant};
 
 use super::check;
-
-/// A thread stops within some 20 µs if a processor is free, and is waited for no longer than this at a time.
-const SOON: Duration = Duration::from_micros(200);
-const LONG: Duration = Duration::from_millis(20);
 
 /// From `linux/errno.h`, never seen by programs: the call once more, unless a handler runs without SA_RESTART; or unless one
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
 pub(crate) const ERESTARTSYS: c_int = 512;
 /// The call once more, whatever runs.
+#[cfg(target_arch = "x86_64")]
 const ERESTARTNOINTR: c_int = 513;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
@@ -40,19 +36,13 @@ pub(crate) fn can_fetch() -> bool {
 /// A thread that is to leave the call in which it sleeps, and to stand still.
 #[derive(Debug)]
 #[must_use = "its process would wait for this one"]
-pub(crate) struct Seized {
-    thread: u32,
-    /// It ends, and does not stand any more.
-    ends: bool,
-    /// By which result it makes its call anew, once it stands in front of it.
-    restart: c_int,
-}
+pub(crate) struct Seized(u32);
 
 /// A thread that has left the call in which it slept, and stands still.
 #[derive(Debug)]
 #[must_use = "it would stand for ever"]
 pub(crate) struct Stopped {
-    seized: Seized,
+    thread: u32,
     /// One that it takes just now, or 0.
     signal: c_int,
     /// Its process is being stopped.
@@ -60,167 +50,90 @@ pub(crate) struct Stopped {
     halts: bool,
 }
 
-/// What became of a thread that was to stop.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    Stopped(Stopped),
-    /// It has ended.
-    Ended,
-    /// It ends, or stops later: its process knows of that only once it has been looked at here.
-    Later(Seized),
-}
-
-/// Has a thread leave its call.
+/// Has a thread leave its call. What follows is for this thread of ours alone.
 ///
 /// # Errors
 /// It is gone, or somebody else's.
 pub(crate) fn seize(thread: u32) -> io::Result<Seized> {
     request(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
-    let ends = request(libc::PTRACE_INTERRUPT, thread, 0, 0).is_err();
-    Ok(Seized { thread, ends, restart: ERESTARTNOINTR })
+    // One that ends is waited for all the same.
+    let _ = request(libc::PTRACE_INTERRUPT, thread, 0, 0);
+    Ok(Seized(thread))
 }
 
 impl Seized {
-    /// Waits until it stands, for a little, or `is_ending`: one that ends stands no more.
-    pub(crate) fn stop(self, is_ending: impl Fn() -> bool) -> Stop {
-        if self.ends {
-            return Stop::Later(self);
-        }
-        let told = wait_a_little(self.thread, is_ending);
-        self.told(&told)
-    }
-
-    /// Whether it stands by now, or has ended.
-    pub(crate) fn look(self) -> Stop {
-        let told = look_at(self.thread);
-        self.told(&told)
-    }
-
-    fn told(self, told: &io::Result<Option<c_int>>) -> Stop {
-        match told {
-            Ok(Some(status)) if libc::WIFSTOPPED(*status) => Stop::Stopped(Stopped::new(self, *status)),
-            Ok(None) => Stop::Later(self),
-            Ok(Some(_)) | Err(_) => Stop::Ended,
-        }
+    /// Waits until it stands; `None`: it has ended.
+    pub(crate) fn stop(self) -> Option<Stopped> {
+        wait(self.0).map(|status| Stopped::new(self.0, status))
     }
 }
 
 impl Stopped {
-    fn new(seized: Seized, status: c_int) -> Stopped {
+    fn new(thread: u32, status: c_int) -> Stopped {
         let (signal, is_event) = (libc::WSTOPSIG(status), status >> 16 == PTRACE_EVENT_STOP);
         let halts = is_event && signal != libc::SIGTRAP;
-        Stopped { seized, signal: if is_event { 0 } else { signal }, halts }
+        Stopped { thread, signal: if is_event { 0 } else { signal }, halts }
     }
 
     /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it left
-    /// and no handler runs before; whether it does.
-    ///
-    /// # Errors
-    /// As [`Stop::Later`].
+    /// and no handler runs before; whether it does is told just before it goes.
     pub(crate) fn release(
         self,
         number: i64,
         arguments: [u64; 6],
         is_handled: impl Fn(c_int) -> bool,
-        is_ending: impl Fn() -> bool,
-    ) -> Result<bool, Seized> {
-        #[cfg(target_arch = "x86_64")]
-        if self.is_at_call() {
-            return self.leave_call();
-        }
-        match leaves(self.seized.thread, number, arguments) {
-            Some(restart) => self.until_call(restart, is_handled, is_ending),
-            None => self.detach(false),
+        tell: impl FnOnce(bool),
+    ) {
+        match leaves(self.thread, number, arguments) {
+            Some(restart) => self.until_call(restart, is_handled, tell),
+            None => self.detach(false, tell),
         }
     }
 
-    fn detach(self, comes: bool) -> Result<bool, Seized> {
-        let let_go = request(libc::PTRACE_DETACH, self.seized.thread, 0, self.signal as usize);
-        let_go.map(|()| comes).map_err(|_| self.ending())
-    }
-
-    /// It is killed as it stands.
-    fn ending(self) -> Seized {
-        Seized { ends: true, ..self.seized }
+    fn detach(self, comes: bool, tell: impl FnOnce(bool)) {
+        tell(comes);
+        let let_go = || request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok();
+        // One that is killed as it stands is waited for, or whoever waits for its process would for ever.
+        while !let_go() && wait(self.thread).is_some() {}
     }
 
     /// Up to its call, but not into it: detached there it finds a signal, or one that is none, and makes it then.
     #[cfg(target_arch = "x86_64")]
-    fn until_call(
-        mut self,
-        restart: c_int,
-        is_handled: impl Fn(c_int) -> bool,
-        is_ending: impl Fn() -> bool,
-    ) -> Result<bool, Seized> {
-        self.seized.restart = restart;
-        while !self.is_at_call() {
-            if self.halts || self.signal != 0 && is_handled(self.signal) {
-                return self.detach(false);
+    fn until_call(mut self, restart: c_int, is_handled: impl Fn(c_int) -> bool, tell: impl FnOnce(bool)) {
+        while self.signal != CALL {
+            let goes_on = !self.halts && (self.signal == 0 || !is_handled(self.signal));
+            if !goes_on || request(libc::PTRACE_SYSEMU, self.thread, 0, self.signal as usize).is_err() {
+                return self.detach(false, tell);
             }
-            if request(libc::PTRACE_SYSEMU, self.seized.thread, 0, self.signal as usize).is_err() {
-                return Err(self.ending());
-            }
-            match self.seized.stop(&is_ending) {
-                Stop::Stopped(stopped) => self = stopped,
-                Stop::Ended => return Ok(false),
-                Stop::Later(seized) => return Err(seized),
-            }
+            let Some(status) = wait(self.thread) else { return tell(false) };
+            self = Stopped::new(self.thread, status);
         }
-        self.leave_call()
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn is_at_call(&self) -> bool {
-        self.signal == CALL
-    }
-
-    /// From the entrance to a call, which is left out (PTRACE_SYSEMU).
-    #[cfg(target_arch = "x86_64")]
-    fn leave_call(mut self) -> Result<bool, Seized> {
+        // It stands at the entrance, and the call is left out.
         self.signal = 0;
-        let is_left = registers(self.seized.thread).and_then(|at_call| {
-            let rax = (-i64::from(self.seized.restart)).cast_unsigned();
-            set_registers(self.seized.thread, &libc::user_regs_struct { rax, ..at_call })
+        let is_left = registers(self.thread).and_then(|at_call| {
+            let rax = (-i64::from(restart)).cast_unsigned();
+            set_registers(self.thread, &libc::user_regs_struct { rax, ..at_call })
         });
-        self.detach(is_left.is_some())
+        self.detach(is_left.is_some(), tell);
     }
 
     /// Nobody tells here whether a handler runs.
     #[cfg(not(target_arch = "x86_64"))]
-    fn until_call(self, _: c_int, _: impl Fn(c_int) -> bool, _: impl Fn() -> bool) -> Result<bool, Seized> {
-        self.detach(true)
+    fn until_call(self, _: c_int, _: impl Fn(c_int) -> bool, tell: impl FnOnce(bool)) {
+        self.detach(true, tell);
     }
 }
 
-/// The next that there is to tell of a thread that is ours, if it comes soon: one that ends may have to wait for others, and
-/// those for us.
-fn wait_a_little(thread: u32, is_ending: impl Fn() -> bool) -> io::Result<Option<c_int>> {
-    let begin = Instant::now();
-    loop {
-        let told = look_at(thread)?;
-        if told.is_some() || begin.elapsed() > LONG {
-            return Ok(told);
-        }
-        if begin.elapsed() < SOON {
-            std::thread::yield_now();
-        } else if is_ending() {
-            return look_at(thread);
-        } else {
-            std::thread::sleep(SOON);
-        }
-    }
-}
-
-/// What there is to tell of it now.
-fn look_at(thread: u32) -> io::Result<Option<c_int>> {
+/// Waits for the next stop of a thread that is this one's; `None`: it has ended.
+fn wait(thread: u32) -> Option<c_int> {
     let mut status = 0;
     loop {
         // SAFETY: writes one number.
         let waited =
-            unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | libc::WNOHANG) };
+            unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
         match check(waited) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            waited => return waited.map(|who| (who != 0).then_some(status)),
+            waited => return (waited.is_ok() && libc::WIFSTOPPED(status)).then_some(status),
         }
     }
 }
@@ -299,6 +212,7 @@ pub(crate) const IS_CERTAIN: bool = cfg!(target_arch = "x86_64");
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd as _;
+    use std::time::Duration;
 
     use super::super::{pair, send, set_option};
     use super::*;
@@ -335,24 +249,14 @@ mod tests {
         }
     }
 
-    fn release(stopped: Stopped, arguments: [u64; 6]) -> Result<bool, Seized> {
-        stopped.release(libc::SYS_recvfrom, arguments, |_| true, || false)
+    fn release(stopped: Stopped, arguments: [u64; 6]) -> bool {
+        let mut comes = None;
+        stopped.release(libc::SYS_recvfrom, arguments, |_| true, |told| comes = Some(told));
+        comes.unwrap()
     }
 
     fn stopped(thread: u32) -> Stopped {
-        let Stop::Stopped(stopped) = seize(thread).unwrap().stop(|| false) else { panic!("it has ended") };
-        stopped
-    }
-
-    /// Until there is something to tell of it.
-    fn looked_at(mut seized: Seized) -> Stop {
-        loop {
-            match seized.look() {
-                Stop::Later(later) => seized = later,
-                stop => return stop,
-            }
-            std::thread::yield_now();
-        }
+        seize(thread).unwrap().stop().expect("it has not ended")
     }
 
     fn fetched(limit: bool) -> c_int {
@@ -364,7 +268,7 @@ mod tests {
         let child = receiver(theirs.as_raw_fd());
         let arguments = await_call(child);
         for _ in 0..20 {
-            assert!(release(stopped(child), arguments).unwrap());
+            assert!(release(stopped(child), arguments));
             assert_eq!(await_call(child), arguments);
         }
         send(&ours, b"abc", 0).unwrap();
@@ -393,33 +297,14 @@ mod tests {
         for at in 0..arguments.len() {
             let mut others = arguments;
             others[at] += 1;
-            assert!(!release(stopped(child), others).unwrap());
+            assert!(!release(stopped(child), others));
             assert_eq!(await_call(child), arguments);
         }
-        assert!(!stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, || false).unwrap());
+        stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, |comes| assert!(!comes));
         assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
         unsafe { libc::waitpid(child.cast_signed(), ptr::null_mut(), 0) };
-    }
-
-    /// The call is not left out, however late it is seen to stand there.
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn who_stands_late_at_its_call_makes_it() {
-        let (ours, theirs) = pair(libc::SOCK_DGRAM).unwrap();
-        let child = receiver(theirs.as_raw_fd());
-        let arguments = await_call(child);
-        let Stopped { seized, .. } = stopped(child);
-        assert!(leaves(child, libc::SYS_recvfrom, arguments).is_some());
-        request(libc::PTRACE_SYSEMU, child, 0, 0).unwrap();
-        let Stop::Stopped(late) = looked_at(seized) else { panic!("it has ended") };
-        assert!(release(late, arguments).unwrap());
-        send(&ours, b"abc", 0).unwrap();
-        let mut status = 0;
-        // SAFETY: writes one number.
-        unsafe { libc::waitpid(child.cast_signed(), &raw mut status, 0) };
-        assert_eq!(libc::WEXITSTATUS(status), 3);
     }
 
     #[test]
@@ -446,7 +331,7 @@ mod tests {
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let seized = release(stopped, arguments).unwrap_err();
-        assert!(matches!(looked_at(seized), Stop::Ended));
+        assert!(!release(stopped, arguments));
+        assert_eq!(wait(child), None);
     }
 }

@@ -1,0 +1,200 @@
+//! Threads of the supervisor's that fetch threads of the program's: each waits for one of those for as long as that takes.
+//!
+//! A thread that does not run does not stop, one of a process in `exec` may be traced once that is over, and that `exec` waits
+//! for those that are traced already: none of that is a reason to keep others waiting. Only who has begun to trace a thread
+//! may go on with it (`ptrace(2)`), so each has a fetcher of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::listener::{Answer, Call, Listener};
+use crate::signals;
+use crate::sys;
+use crate::target::{self, Place, Status};
+
+/// A thread that a debugger stops does so sooner than this, unless the machine is busy; and how long it is waited for at a time.
+const PROD: Duration = Duration::from_millis(1);
+const OUT: Duration = Duration::from_millis(20);
+/// No more fetchers are kept for later ones.
+const MOST_IDLE: usize = 8;
+const STACK: usize = 128 << 10;
+
+/// What became of a thread that was to make its call again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It does.
+    Comes,
+    /// It has left that call, or was not there, or has ended.
+    Left,
+    /// It could not be had, and may be there.
+    Stays,
+}
+
+/// A call that is blocked is answered with the first of these errnos once its thread is to stop, or with the second if a
+/// debugger has that.
+pub(crate) type Errnos = [i32; 2];
+
+struct Job {
+    number: u64,
+    call: Call,
+    errnos: Option<Errnos>,
+}
+
+pub(crate) struct Fetchers {
+    shared: Arc<Shared>,
+    next: u64,
+}
+
+struct Shared {
+    listener: Listener,
+    work: Mutex<Work>,
+    changed: Condvar,
+    told: Mutex<Vec<Told>>,
+    /// Something has been told.
+    bell: OwnedFd,
+}
+
+/// The number of a job, whose thread that is, and what became of it.
+pub(crate) type Told = (u64, u32, Outcome);
+
+#[derive(Default)]
+struct Work {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    is_over: bool,
+}
+
+impl Fetchers {
+    pub(crate) fn new(listener: &Listener) -> io::Result<Fetchers> {
+        let shared = Shared {
+            listener: listener.try_clone()?,
+            work: Mutex::default(),
+            changed: Condvar::new(),
+            told: Mutex::default(),
+            bell: sys::bell()?,
+        };
+        Ok(Fetchers { shared: Arc::new(shared), next: 0 })
+    }
+
+    /// Readable once something has been told.
+    pub(crate) fn bell(&self) -> &OwnedFd {
+        &self.shared.bell
+    }
+
+    /// Has the thread of a call make it again: the number of the job.
+    pub(crate) fn fetch(&mut self, call: Call, errnos: Option<Errnos>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let job = Job { number, call, errnos };
+        let mut work = lock(&self.shared.work);
+        if work.idle > 0 {
+            work.idle -= 1;
+            work.jobs.push_back(job);
+            self.shared.changed.notify_one();
+            return number;
+        }
+        drop(work);
+        let shared = Arc::clone(&self.shared);
+        let fetcher = thread::Builder::new().name("fetcher".to_owned()).stack_size(STACK);
+        if fetcher.spawn(move || shared.run(job)).is_err() {
+            self.shared.tell((number, call.thread, Outcome::Stays));
+        }
+        number
+    }
+
+    /// What has been told since the last time.
+    pub(crate) fn told(&self) -> Vec<Told> {
+        std::mem::take(&mut *lock(&self.shared.told))
+    }
+}
+
+impl Drop for Fetchers {
+    fn drop(&mut self) {
+        lock(&self.shared.work).is_over = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn run(&self, first: Job) {
+        let mut next = Some(first);
+        while let Some(Job { number, call, errnos }) = next {
+            self.fetch(&call, errnos, |outcome| self.tell((number, call.thread, outcome)));
+            next = self.next();
+        }
+    }
+
+    /// The next job; `None`: there are enough that wait for one.
+    fn next(&self) -> Option<Job> {
+        let mut work = lock(&self.work);
+        if work.idle >= MOST_IDLE {
+            return None;
+        }
+        // Whoever gives a job takes one of these back.
+        work.idle += 1;
+        while work.jobs.is_empty() && !work.is_over {
+            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+        work.jobs.pop_front()
+    }
+
+    fn tell(&self, told: Told) {
+        lock(&self.told).push(told);
+        sys::ring(&self.bell);
+    }
+
+    fn fetch(&self, call: &Call, errnos: Option<Errnos>, tell: impl Fn(Outcome)) {
+        // It sleeps where only a fatal signal wakes it, or this.
+        let answer =
+            |which: usize| errnos.map(|errnos| self.listener.answer(call, &Answer::error(errnos[which])));
+        match sys::seize(call.thread) {
+            Ok(seized) => {
+                answer(0);
+                let Some(stopped) = seized.stop() else { return tell(Outcome::Left) };
+                let is_handled = |signal| signals::is_handled(call.thread, signal);
+                let comes = |comes| tell(if comes { Outcome::Comes } else { Outcome::Left });
+                stopped.release(call.number, call.arguments, is_handled, comes);
+            }
+            // Without a signal its program would be told the number that is the kernel's own.
+            Err(_) if answer(1).is_some() => tell(Outcome::Left),
+            Err(error) => {
+                let is_out = sys::errno(&error) != libc::EPERM || drive_out(call);
+                tell(if is_out { Outcome::Left } else { Outcome::Stays });
+            }
+        }
+    }
+}
+
+/// What nobody leaves half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread of a call is a debugger's, which stops it in these moments; or lets it sleep on: then a signal that means
+/// nothing to the program has it make its call again (one with a limit says EINTR). Whether it left it, as far as was seen.
+fn drive_out(call: &Call) -> bool {
+    let begin = Instant::now();
+    let mut is_prodded = false;
+    while begin.elapsed() < OUT {
+        let stands = matches!(target::state(call.thread), None | Some('t' | 'T'));
+        if stands || target::place(call) == Place::Elsewhere {
+            return true;
+        }
+        if !is_prodded && begin.elapsed() > PROD {
+            is_prodded = true;
+            let status = Status::of(call.thread).unwrap_or_default();
+            let means_nothing = |signal: &i32| (status.caught | status.blocked) & 1 << (signal - 1) == 0;
+            if let Some(signal) =
+                [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD].into_iter().find(means_nothing)
+            {
+                sys::signal(status.process, call.thread, signal);
+            }
+        }
+        thread::yield_now();
+    }
+    false
+}
