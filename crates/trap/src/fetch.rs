@@ -174,7 +174,7 @@ impl Supervisor {
             target::duplicate(call.thread, call.fd(), inode).ok().or_else(|| self.outer(socket))
         {
             // The number may be closed, or another file's, when it is made again.
-            wait.held = self.hold(outer, call.thread);
+            wait.held = self.hold(id, outer, call.thread);
         } else if is_there == Some(false) {
             // Nobody has the socket any more but this one call: what comes is its, and it could not be made again.
             self.share(id);
@@ -209,7 +209,6 @@ impl Supervisor {
         let stage = match outcome {
             // Where nobody knows it may be another one, which has all of its time before it.
             Outcome::Comes if wait.ends().is_none() || sys::IS_CERTAIN => Stage::Fetched(Instant::now()),
-            Outcome::Comes | Outcome::Left => return,
             Outcome::Stays if !job.is_there => return self.waits.block(wait),
             // It may take what comes by itself.
             Outcome::Stays if taking(&wait.call).is_some() => {
@@ -218,7 +217,7 @@ impl Supervisor {
                 }
                 Stage::Stuck(job.since, later(TRIES, job.since))
             }
-            Outcome::Stays => return,
+            _ => return,
         };
         self.waits.left.insert(wait.call.thread, Left { wait, stage });
     }

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::arrivals::Connection;
@@ -75,8 +76,8 @@ pub(crate) struct Wait {
 
 /// What a call that waits holds: a socket that is closed meanwhile is open until the call has ended.
 pub(crate) struct Held {
-    /// The program's end of the socket.
-    outer: OwnedFd,
+    /// The program's end of the socket, which all that wait for it share.
+    outer: Rc<OwnedFd>,
     /// Watched: with the thread the call ends.
     _thread: OwnedFd,
 }
@@ -115,6 +116,13 @@ impl Waits {
     pub(crate) fn left_at(&self, socket: u64) -> impl Iterator<Item = u32> {
         let here = self.left.iter().filter(move |(_, left)| left.is_at(socket));
         here.map(|(&thread, _)| thread)
+    }
+
+    /// The program's end of a socket, if a call that waits for it holds that.
+    fn held(&self, socket: u64) -> Option<Rc<OwnedFd>> {
+        let left = self.left.values().map(|left| &left.wait);
+        let mut waiting = self.blocked.iter().chain(left).filter(|wait| wait.socket == socket);
+        waiting.find_map(|wait| wait.held.as_ref().map(|held| Rc::clone(&held.outer)))
     }
 
     /// A call that could not be interrupted is blocked on.
@@ -163,16 +171,17 @@ impl Supervisor {
         let limit = limit.map(|(limit, _)| limit);
         let [stays, _] = STAYS;
         let leaves = self.can_leave(&call, socket, limit.is_some()).then(|| now + stays);
-        let held = outer.and_then(|outer| self.hold(outer, call.thread));
+        let held = outer.and_then(|outer| self.hold(socket, outer, call.thread));
         let signals = Watch::new(now);
         let wait = Wait { call, socket, deadline, limit, leaves, stays, is_fresh: false, signals, held };
         self.waits.blocked.push(wait);
     }
 
     /// Not where its end cannot be watched (EMFILE): the socket would stay open for good.
-    pub(crate) fn hold(&self, outer: OwnedFd, thread: u32) -> Option<Held> {
+    pub(crate) fn hold(&self, socket: u64, outer: OwnedFd, thread: u32) -> Option<Held> {
         let thread = sys::end_of_thread(thread).ok()?;
         self.poll.add(&thread, libc::EPOLLIN as u32, ENDED).ok()?;
+        let outer = self.waits.held(socket).unwrap_or_else(|| Rc::new(outer));
         Some(Held { outer, _thread: thread })
     }
 
@@ -208,7 +217,7 @@ impl Supervisor {
         if !self.listener.is_valid(&wait.call) {
             return None;
         }
-        match self.handle_again(&wait.call, wait.socket, wait.held.as_ref().map(|held| &held.outer)) {
+        match self.handle_again(&wait.call, wait.socket, wait.held.as_ref().map(|held| &*held.outer)) {
             Reply::Later { .. } => Some(wait),
             reply => {
                 self.reply(wait.call, reply);
