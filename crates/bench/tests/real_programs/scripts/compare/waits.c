@@ -653,22 +653,36 @@ CASE(traced_as_something_comes) {
     T(strange);
 }
 
-/* Has the processor where its parent is for a while. */
-static void hog(void) {
-    if (fork() == 0) {
+/* One processor, for who is to be late. */
+static cpu_set_t one;
+static void choose_one(void) {
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+}
+
+static void stay_there(void) { NEED(sched_setaffinity(0, sizeof one, &one) == 0); }
+
+/* Has it for a while. */
+static pid_t hog(void) {
+    pid_t child = fork();
+    if (child == 0) {
         struct sched_param first = {1};
+        stay_there();
         NEED(sched_setscheduler(0, SCHED_FIFO, &first) == 0);
         busy_ms(800);
         _exit(0);
     }
+    usleep(20000);
+    return child;
 }
 
 /* Waits for one datagram, or one connection with data, and ends with whether it is from whom it should. */
-static pid_t fork_waiter(int fd, int accepts, const struct name *known) {
+static pid_t fork_waiter(int fd, int accepts, const struct name *known, int is_late) {
     pid_t child = fork();
     if (child) return child;
     struct name who = {0};
     socklen_t len = sizeof who;
+    if (is_late) stay_there();
     if (!accepts) _exit(recvfrom(fd, bytes, 10, 0, (struct sockaddr *)&who, &len) != 1 || who.port != known->port);
     int n = accept(fd, (struct sockaddr *)&who, &len);
     _exit(n < 0 || strcmp(host_of(&who), peer) || recv(n, bytes, 1, 0) != 1);
@@ -678,20 +692,14 @@ static pid_t fork_waiter(int fd, int accepts, const struct name *known) {
  * and so is what another one gets that comes to wait meanwhile. */
 CASE(one_that_does_not_run) {
     struct name to, known;
-    cpu_set_t all, one;
     int from = bound(&known), fd = bound(&to), listening = listener();
-    NEED(sched_getaffinity(0, sizeof all, &all) == 0);
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
+    choose_one();
     for (int how = 0; how < 6; how++) {
         int accepts = how % 2, two = how >= 2, ends = how >= 4, statuses = 0;
-        NEED(sched_setaffinity(0, sizeof one, &one) == 0);
-        pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known);
+        pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known, 1);
         await_sleep(late);
         usleep(50000);
         hog();
-        NEED(sched_setaffinity(0, sizeof all, &all) == 0);
-        usleep(20000);
         for (int i = 0; i <= (two && !ends); i++) {
             if (accepts) {
                 tell("connect %c %s %d", 'S' + i, own, port_of(listening));
@@ -699,7 +707,7 @@ CASE(one_that_does_not_run) {
             } else {
                 NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
             }
-            if (two && i == 0) fork_waiter(accepts ? listening : fd, accepts, &known);
+            if (two && i == 0) fork_waiter(accepts ? listening : fd, accepts, &known, 0);
             if (ends) {
                 usleep(50000);
                 NEED(kill(late, SIGKILL) == 0);
@@ -712,6 +720,31 @@ CASE(one_that_does_not_run) {
         }
         T(statuses);
     }
+}
+
+static void *wait_late(void *given) {
+    stay_there();
+    return wait_there(given);
+}
+
+/* Its process goes on, and all others. */
+CASE(others_beside_one_that_does_not_run) {
+    struct name to_late, to;
+    struct waiter late = {.fd = bound(&to_late)}, other;
+    int from = bound(&(struct name){0}), status;
+    choose_one();
+    NEED(pthread_create(&late.thread, NULL, wait_late, &late) == 0);
+    while (__atomic_load_n(&late.id, __ATOMIC_ACQUIRE) == 0) usleep(1000);
+    await_sleep(late.id);
+    wait_in(&other, bound(&to));
+    usleep(50000);
+    pid_t busy = hog();
+    NEED(sendto(from, "x", 1, 0, ADDRESS(to_late)) == 1);
+    NEED(sendto(from, "xy", 2, 0, ADDRESS(to)) == 2);
+    NEED(pthread_join(other.thread, NULL) == 0);
+    T(waitpid(busy, &status, WNOHANG));
+    NEED(waitpid(busy, &status, 0) == busy);
+    NEED(pthread_join(late.thread, NULL) == 0);
 }
 
 /* A process with much memory takes its time to end: others that wait go on as before. */
