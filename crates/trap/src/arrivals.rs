@@ -227,6 +227,8 @@ impl Supervisor {
         for waiting in waiting {
             self.leave(&waiting);
         }
+        // Their ends are closed with that.
+        drop(self.waits.returned_to(id));
         if let Some(state) = self.state(id) {
             *state = State::Fresh;
         }

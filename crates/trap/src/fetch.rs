@@ -121,8 +121,7 @@ impl Supervisor {
                 Some(State::Datagram(_)) => self.on_datagrams(id),
                 Some(State::Connecting { .. }) => self.on_connected(id),
                 Some(State::Listening { .. }) => {
-                    let returned = self.waits.returned.extract_if(.., |(listener, ..)| *listener == id);
-                    for (_, connection, theirs) in returned.collect::<Vec<_>>() {
+                    for (connection, theirs) in self.waits.returned_to(id) {
                         self.put_back(id, connection, theirs);
                     }
                     self.on_connection(id);

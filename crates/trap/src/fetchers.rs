@@ -20,7 +20,7 @@ use crate::target::{self, Place, Status};
 const PROD: Duration = Duration::from_millis(1);
 const OUT: Duration = Duration::from_millis(20);
 /// No more fetchers are kept for later ones.
-const MOST_IDLE: usize = 8;
+const MOST_IDLE: usize = 32;
 const STACK: usize = 128 << 10;
 
 /// What became of a thread that was to make its call again.

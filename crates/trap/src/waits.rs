@@ -125,6 +125,12 @@ impl Waits {
         waiting.find_map(|wait| wait.held.as_ref().map(|held| Rc::clone(&held.outer)))
     }
 
+    /// Connections that wait to be put back there.
+    pub(crate) fn returned_to(&mut self, listener: u64) -> Vec<(Connection, OwnedFd)> {
+        let returned = self.returned.extract_if(.., |(to, ..)| *to == listener);
+        returned.map(|(_, connection, theirs)| (connection, theirs)).collect()
+    }
+
     /// A call that could not be interrupted is blocked on.
     pub(crate) fn block(&mut self, mut wait: Wait) {
         wait.stay(Instant::now());
