@@ -198,3 +198,52 @@ fn drive_out(call: &Call) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    /// What has been told once it is so much.
+    fn told(fetchers: &Fetchers, count: usize) -> Vec<Told> {
+        let poll = sys::Poll::new().unwrap();
+        poll.add(fetchers.bell(), libc::EPOLLIN as u32, 0).unwrap();
+        let mut told = Vec::new();
+        while told.len() < count {
+            assert_eq!(poll.wait(&mut [libc::epoll_event { events: 0, u64: 0 }], 60_000).unwrap(), 1);
+            sys::silence(fetchers.bell());
+            told.extend(fetchers.told());
+        }
+        told
+    }
+
+    #[test]
+    fn each_job_is_told_of_once_however_many_there_are() {
+        const MANY: usize = 2 * MOST_IDLE;
+        let nowhere = std::fs::File::open("/dev/null").unwrap();
+        let mut fetchers = Fetchers::new(&Listener::new(nowhere.into())).unwrap();
+        let (_ours, theirs) = sys::pair(libc::SOCK_DGRAM).unwrap();
+        let children: Vec<u32> = (0..MANY).map(|_| sys::receiver(theirs.as_raw_fd())).collect();
+        let threads: Vec<u32> = children.iter().copied().chain([i32::MAX as u32]).collect();
+        for round in 0..3 {
+            let jobs = threads.iter().map(|&thread| {
+                // None of them is in this one.
+                let call = Call { id: 0, thread, number: libc::SYS_recvfrom, arguments: [0; 6] };
+                (fetchers.fetch(call, None), thread, Outcome::Left)
+            });
+            let jobs: Vec<Told> = jobs.collect();
+            let mut told = told(&fetchers, jobs.len());
+            told.sort_unstable_by_key(|&(number, ..)| number);
+            assert_eq!(told, jobs, "round {round}");
+        }
+        for child in children {
+            assert!(target::exists(child), "it waits on");
+            // SAFETY: numbers only, and a place that may be left out.
+            unsafe {
+                libc::kill(child.cast_signed(), libc::SIGKILL);
+                libc::waitpid(child.cast_signed(), std::ptr::null_mut(), 0);
+            }
+        }
+    }
+}

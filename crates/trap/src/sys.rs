@@ -16,6 +16,8 @@ pub(crate) use bare::{
     kernel_set_option, kernel_socket,
 };
 pub(crate) use closings::Closings;
+#[cfg(test)]
+pub(crate) use threads::tests::receiver;
 pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, can_fetch, seize};
 
 /// From `linux/seccomp.h`.

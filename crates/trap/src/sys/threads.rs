@@ -210,7 +210,7 @@ fn leaves(_: u32, _: i64, _: [u64; 6]) -> Option<c_int> {
 pub(crate) const IS_CERTAIN: bool = cfg!(target_arch = "x86_64");
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::AsRawFd as _;
     use std::time::Duration;
 
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     /// A process that receives once and ends with how much that was, or with an errno and 100.
-    fn receiver(fd: c_int) -> u32 {
+    pub(crate) fn receiver(fd: c_int) -> u32 {
         let mut space = [0u8; 8];
         // The table of descriptors is one: a copy would keep those of tests beside this one open.
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
