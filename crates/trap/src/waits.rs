@@ -98,10 +98,11 @@ impl Waits {
         }
     }
 
-    /// The program is gone: nobody waits any more, and what a call holds would never be closed.
+    /// The program is gone: nobody waits any more, and what is held would never be closed.
     pub(crate) fn clear(&mut self) {
         self.blocked.clear();
         self.left.clear();
+        self.returned.clear();
     }
 
     /// The kernel numbers calls one by one (`seccomp_next_notify_id`). One that was ended by a signal before it was taken leaves
