@@ -208,7 +208,6 @@ impl Supervisor {
         let stage = match outcome {
             // Where nobody knows it may be another one, which has all of its time before it.
             Outcome::Comes if wait.ends().is_none() || sys::IS_CERTAIN => Stage::Fetched(Instant::now()),
-            Outcome::Stays if !job.is_there => return self.waits.block(wait),
             // It may take what comes by itself.
             Outcome::Stays if taking(&wait.call).is_some() => {
                 if job.since.elapsed() > KEPT_BACK {

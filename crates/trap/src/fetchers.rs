@@ -4,9 +4,10 @@
 //! for those that are traced already: none of that is a reason to keep others waiting. Only who has begun to trace a thread
 //! may go on with it (`ptrace(2)`), so each has a fetcher of its own.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,11 +43,22 @@ struct Job {
     number: u64,
     call: Call,
     errnos: Option<Errnos>,
+    progress: AtomicU8,
 }
+
+/// How far a job is: not begun; its thread is being seized; and will stop; it is not wanted any more.
+const WAITS: u8 = 0;
+const SEIZES: u8 = 1;
+const STOPS: u8 = 2;
+const CANCELLED: u8 = 3;
+/// To seize a thread takes some microseconds, unless its process is in `exec`.
+const SEIZED: Duration = Duration::from_millis(1);
 
 pub(crate) struct Fetchers {
     shared: Arc<Shared>,
     next: u64,
+    /// By thread, those that nothing has been told of yet.
+    jobs: HashMap<u32, Arc<Job>>,
 }
 
 struct Shared {
@@ -63,7 +75,7 @@ pub(crate) type Told = (u64, u32, Outcome);
 
 #[derive(Default)]
 struct Work {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Arc<Job>>,
     idle: usize,
     is_over: bool,
 }
@@ -77,7 +89,16 @@ impl Fetchers {
             told: Mutex::default(),
             bell: sys::bell()?,
         };
-        Ok(Fetchers { shared: Arc::new(shared), next: 0 })
+        let fetchers = Fetchers { shared: Arc::new(shared), next: 0, jobs: HashMap::new() };
+        // One at least is there, whatever the program's limits are later.
+        fetchers.start()?;
+        Ok(fetchers)
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let fetcher = thread::Builder::new().name("fetcher".to_owned()).stack_size(STACK);
+        fetcher.spawn(move || shared.run()).map(drop)
     }
 
     /// Readable once something has been told.
@@ -89,26 +110,41 @@ impl Fetchers {
     pub(crate) fn fetch(&mut self, call: Call, errnos: Option<Errnos>) -> u64 {
         let number = self.next;
         self.next += 1;
-        let job = Job { number, call, errnos };
+        let job = Arc::new(Job { number, call, errnos, progress: AtomicU8::new(WAITS) });
+        self.jobs.insert(call.thread, Arc::clone(&job));
         let mut work = lock(&self.shared.work);
-        if work.idle > 0 {
-            work.idle -= 1;
-            work.jobs.push_back(job);
-            self.shared.changed.notify_one();
-            return number;
-        }
+        work.jobs.push_back(job);
+        let are_enough = work.jobs.len() <= work.idle;
         drop(work);
-        let shared = Arc::clone(&self.shared);
-        let fetcher = thread::Builder::new().name("fetcher".to_owned()).stack_size(STACK);
-        if fetcher.spawn(move || shared.run(job)).is_err() {
-            self.shared.tell((number, call.thread, Outcome::Stays));
+        self.shared.changed.notify_one();
+        if !are_enough {
+            // Where there can be no more, those that are there come to it.
+            let _ = self.start();
         }
         number
     }
 
+    /// A thread makes another call than the one that it was to be fetched from: whether it is about to stop all the same.
+    pub(crate) fn stops(&mut self, thread: u32) -> bool {
+        let Some(job) = self.jobs.get(&thread) else { return false };
+        let begin = Instant::now();
+        loop {
+            match job.progress.compare_exchange(WAITS, CANCELLED, Ordering::AcqRel, Ordering::Acquire) {
+                Err(SEIZES) if begin.elapsed() < SEIZED => thread::yield_now(),
+                seen => return seen == Err(STOPS),
+            }
+        }
+    }
+
     /// What has been told since the last time.
-    pub(crate) fn told(&self) -> Vec<Told> {
-        std::mem::take(&mut *lock(&self.shared.told))
+    pub(crate) fn told(&mut self) -> Vec<Told> {
+        let told = std::mem::take(&mut *lock(&self.shared.told));
+        for (number, thread, _) in &told {
+            if self.jobs.get(thread).is_some_and(|job| job.number == *number) {
+                self.jobs.remove(thread);
+            }
+        }
+        told
     }
 }
 
@@ -120,25 +156,23 @@ impl Drop for Fetchers {
 }
 
 impl Shared {
-    fn run(&self, first: Job) {
-        let mut next = Some(first);
-        while let Some(Job { number, call, errnos }) = next {
-            self.fetch(&call, errnos, |outcome| self.tell((number, call.thread, outcome)));
-            next = self.next();
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            self.fetch(&job, |outcome| self.tell((job.number, job.call.thread, outcome)));
         }
     }
 
     /// The next job; `None`: there are enough that wait for one.
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<Arc<Job>> {
         let mut work = lock(&self.work);
-        if work.idle >= MOST_IDLE {
+        if work.jobs.is_empty() && work.idle >= MOST_IDLE {
             return None;
         }
-        // Whoever gives a job takes one of these back.
         work.idle += 1;
         while work.jobs.is_empty() && !work.is_over {
             work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
+        work.idle -= 1;
         work.jobs.pop_front()
     }
 
@@ -147,14 +181,19 @@ impl Shared {
         sys::ring(&self.bell);
     }
 
-    fn fetch(&self, call: &Call, errnos: Option<Errnos>, tell: impl Fn(Outcome)) {
+    fn fetch(&self, Job { call, errnos, progress, .. }: &Job, tell: impl Fn(Outcome)) {
+        let begins = progress.compare_exchange(WAITS, SEIZES, Ordering::AcqRel, Ordering::Acquire);
+        if begins.is_err() {
+            return tell(Outcome::Left);
+        }
         // It sleeps where only a fatal signal wakes it, or this.
         let answer =
             |which: usize| errnos.map(|errnos| self.listener.answer(call, &Answer::error(errnos[which])));
         match sys::seize(call.thread) {
-            Ok(seized) => {
+            Ok(()) => {
+                progress.store(STOPS, Ordering::Release);
                 answer(0);
-                let Some(stopped) = seized.stop() else { return tell(Outcome::Left) };
+                let Some(stopped) = sys::stopped() else { return tell(Outcome::Left) };
                 let is_handled = |signal| signals::is_handled(call.thread, signal);
                 let comes = |comes| tell(if comes { Outcome::Comes } else { Outcome::Left });
                 stopped.release(call.number, call.arguments, is_handled, comes);
@@ -206,7 +245,7 @@ mod tests {
     use super::*;
 
     /// What has been told once it is so much.
-    fn told(fetchers: &Fetchers, count: usize) -> Vec<Told> {
+    fn told(fetchers: &mut Fetchers, count: usize) -> Vec<Told> {
         let poll = sys::Poll::new().unwrap();
         poll.add(fetchers.bell(), libc::EPOLLIN as u32, 0).unwrap();
         let mut told = Vec::new();
@@ -233,7 +272,7 @@ mod tests {
                 (fetchers.fetch(call, None), thread, Outcome::Left)
             });
             let jobs: Vec<Told> = jobs.collect();
-            let mut told = told(&fetchers, jobs.len());
+            let mut told = told(&mut fetchers, jobs.len());
             told.sort_unstable_by_key(|&(number, ..)| number);
             assert_eq!(told, jobs, "round {round}");
         }

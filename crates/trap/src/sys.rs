@@ -18,7 +18,9 @@ pub(crate) use bare::{
 pub(crate) use closings::Closings;
 #[cfg(test)]
 pub(crate) use threads::tests::receiver;
-pub(crate) use threads::{ERESTARTNOHAND, ERESTARTSYS, IS_CERTAIN, can_fetch, seize};
+pub(crate) use threads::{
+    ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, IS_CERTAIN, can_fetch, seize, stopped,
+};
 
 /// From `linux/seccomp.h`.
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: c_ulong = 1 << 3;

@@ -131,12 +131,6 @@ impl Waits {
         let returned = self.returned.extract_if(.., |(to, ..)| *to == listener);
         returned.map(|(_, connection, theirs)| (connection, theirs)).collect()
     }
-
-    /// A call that could not be interrupted is blocked on.
-    pub(crate) fn block(&mut self, mut wait: Wait) {
-        wait.stay(Instant::now());
-        self.blocked.push(wait);
-    }
 }
 
 impl Supervisor {
@@ -318,7 +312,13 @@ impl Supervisor {
         self.waits.see_number(call.id);
         // On Linux before 5.19 a signal has ended what this thread waited for before.
         self.waits.blocked.retain(|wait| wait.call.thread != call.thread);
-        let Some(left) = self.waits.left.remove(&call.thread) else { return false };
+        let left = self.waits.left.remove(&call.thread);
+        if self.fetchers.stops(call.thread) {
+            // From here only an answer lets it do so, and then it makes this call.
+            self.listener.answer(call, &Answer::error(sys::ERESTARTNOINTR));
+            return true;
+        }
+        let Some(left) = left else { return false };
         let is_fetched = left.is_fetched();
         let mut wait = left.wait;
         // Who connects again waits for the connection that the socket has, if for as long as he likes.

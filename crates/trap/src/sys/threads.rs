@@ -10,8 +10,7 @@ use super::check;
 /// runs. The kernel looks at them where the thread has signals to see to, or is interrupted.
 pub(crate) const ERESTARTSYS: c_int = 512;
 /// The call once more, whatever runs.
-#[cfg(target_arch = "x86_64")]
-const ERESTARTNOINTR: c_int = 513;
+pub(crate) const ERESTARTNOINTR: c_int = 513;
 pub(crate) const ERESTARTNOHAND: c_int = 514;
 /// From `linux/ptrace.h`.
 const PTRACE_EVENT_STOP: c_int = 128;
@@ -33,11 +32,6 @@ pub(crate) fn can_fetch() -> bool {
     asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
 }
 
-/// A thread that is to leave the call in which it sleeps, and to stand still.
-#[derive(Debug)]
-#[must_use = "its process would wait for this one"]
-pub(crate) struct Seized(u32);
-
 /// A thread that has left the call in which it slept, and stands still.
 #[derive(Debug)]
 #[must_use = "it would stand for ever"]
@@ -50,22 +44,16 @@ pub(crate) struct Stopped {
     halts: bool,
 }
 
-/// Has a thread leave its call. What follows is for this thread of ours alone.
+/// Has a thread leave its call, and stand still. What follows is for this thread of ours alone, which has no other one meanwhile:
+/// [`stopped`], lest its process wait for ever.
 ///
 /// # Errors
 /// It is gone, or somebody else's.
-pub(crate) fn seize(thread: u32) -> io::Result<Seized> {
+pub(crate) fn seize(thread: u32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
     // One that ends is waited for all the same.
     let _ = request(libc::PTRACE_INTERRUPT, thread, 0, 0);
-    Ok(Seized(thread))
-}
-
-impl Seized {
-    /// Waits until it stands; `None`: it has ended.
-    pub(crate) fn stop(self) -> Option<Stopped> {
-        wait(self.0).map(|status| Stopped::new(self.0, status))
-    }
+    Ok(())
 }
 
 impl Stopped {
@@ -94,7 +82,7 @@ impl Stopped {
         tell(comes);
         let let_go = || request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_ok();
         // One that is killed as it stands is waited for, or whoever waits for its process would for ever.
-        while !let_go() && wait(self.thread).is_some() {}
+        while !let_go() && stopped().is_some() {}
     }
 
     /// Up to its call, but not into it: detached there it finds a signal, or one that is none, and makes it then.
@@ -105,8 +93,8 @@ impl Stopped {
             if !goes_on || request(libc::PTRACE_SYSEMU, self.thread, 0, self.signal as usize).is_err() {
                 return self.detach(false, tell);
             }
-            let Some(status) = wait(self.thread) else { return tell(false) };
-            self = Stopped::new(self.thread, status);
+            let Some(next) = stopped() else { return tell(false) };
+            self = next;
         }
         // It stands at the entrance, and the call is left out.
         self.signal = 0;
@@ -124,16 +112,18 @@ impl Stopped {
     }
 }
 
-/// Waits for the next stop of a thread that is this one's; `None`: it has ended.
-fn wait(thread: u32) -> Option<c_int> {
+/// Waits for the next stop of the thread that is this one's; `None`: it has ended. In `exec` it gets its process's number.
+pub(crate) fn stopped() -> Option<Stopped> {
     let mut status = 0;
     loop {
         // SAFETY: writes one number.
-        let waited =
-            unsafe { libc::waitpid(thread.cast_signed(), &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+        let waited = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
         match check(waited) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            waited => return (waited.is_ok() && libc::WIFSTOPPED(status)).then_some(status),
+            Ok(thread) if libc::WIFSTOPPED(status) => {
+                return Some(Stopped::new(thread.cast_unsigned(), status));
+            }
+            Ok(_) | Err(_) => return None,
         }
     }
 }
@@ -256,7 +246,8 @@ pub(crate) mod tests {
     }
 
     fn stopped(thread: u32) -> Stopped {
-        seize(thread).unwrap().stop().expect("it has not ended")
+        seize(thread).unwrap();
+        super::stopped().expect("it has not ended")
     }
 
     fn fetched(limit: bool) -> c_int {
@@ -332,6 +323,6 @@ pub(crate) mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(!release(stopped, arguments));
-        assert_eq!(wait(child), None);
+        assert!(super::stopped().is_none());
     }
 }
