@@ -278,6 +278,9 @@ static void busy_ms(long ms) {
 static void run_case(const struct test_case *test) {
     case_name = test->name;
     case_thread = gettid();
+    /* Ignored by what a script has started in the background. */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGQUIT, SIG_DFL);
     alarm(CASE_S);
     int fd = socket(family, SOCK_STREAM, 0);
     struct name to = name_of(peer, atoi(peer_port));

@@ -662,17 +662,20 @@ static void choose_one(void) {
 
 static void stay_there(void) { NEED(sched_setaffinity(0, sizeof one, &one) == 0); }
 
-/* Has it for a while. */
+/* Has it for a while, and begins before this returns. */
 static pid_t hog(void) {
+    int has_begun[2];
+    char byte = 0;
+    NEED(pipe(has_begun) == 0);
     pid_t child = fork();
     if (child == 0) {
         struct sched_param first = {1};
         stay_there();
-        NEED(sched_setscheduler(0, SCHED_FIFO, &first) == 0);
+        NEED(sched_setscheduler(0, SCHED_FIFO, &first) == 0 && write(has_begun[1], &byte, 1) == 1);
         busy_ms(800);
         _exit(0);
     }
-    usleep(20000);
+    NEED(read(has_begun[0], &byte, 1) == 1 && close(has_begun[0]) == 0 && close(has_begun[1]) == 0);
     return child;
 }
 
@@ -688,37 +691,58 @@ static pid_t fork_waiter(int fd, int accepts, const struct name *known, int is_l
     _exit(n < 0 || strcmp(host_of(&who), peer) || recv(n, bytes, 1, 0) != 1);
 }
 
-/* It is late to leave its call, since its processor is another's, and perhaps ends there: what it gets is as whole as ever,
- * and so is what another one gets that comes to wait meanwhile. */
+static void something(int accepts, int from, struct name *to, int listening, char name) {
+    if (accepts) {
+        tell("connect %c %s %d", name, own, port_of(listening));
+        tell("send %c x", name);
+    } else {
+        NEED(sendto(from, "x", 1, 0, ADDRESS(*to)) == 1);
+    }
+}
+
+/* It is late to leave its call, since its processor is another's: what it gets is as whole as ever, and so is what another one
+ * gets that comes to wait meanwhile. */
 CASE(one_that_does_not_run) {
     struct name to, known;
     int from = bound(&known), fd = bound(&to), listening = listener();
     choose_one();
-    for (int how = 0; how < 6; how++) {
-        int accepts = how % 2, two = how >= 2, ends = how >= 4, statuses = 0;
+    for (int how = 0; how < 4; how++) {
+        int accepts = how % 2, two = how / 2, statuses = 0, status;
+        await_sleep(fork_waiter(accepts ? listening : fd, accepts, &known, 1));
+        usleep(50000);
+        hog();
+        something(accepts, from, &to, listening, 'S');
+        if (two) fork_waiter(accepts ? listening : fd, accepts, &known, 0);
+        for (int i = 0; i < 2 + two; i++) {
+            /* One of them has something by then. */
+            if (i == 2) something(accepts, from, &to, listening, 'T');
+            NEED(waitpid(-1, &status, 0) > 0);
+            statuses += status;
+        }
+        T(statuses);
+    }
+}
+
+/* And is killed there. */
+CASE(one_that_does_not_run_any_more) {
+    struct name to, known;
+    int from = bound(&known), fd = bound(&to), listening = listener();
+    choose_one();
+    for (int accepts = 0; accepts < 2; accepts++) {
+        int status;
         pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known, 1);
         await_sleep(late);
         usleep(50000);
-        hog();
-        for (int i = 0; i <= (two && !ends); i++) {
-            if (accepts) {
-                tell("connect %c %s %d", 'S' + i, own, port_of(listening));
-                tell("send %c x", 'S' + i);
-            } else {
-                NEED(sendto(from, "x", 1, 0, ADDRESS(to)) == 1);
-            }
-            if (two && i == 0) fork_waiter(accepts ? listening : fd, accepts, &known, 0);
-            if (ends) {
-                usleep(50000);
-                NEED(kill(late, SIGKILL) == 0);
-            }
-            /* With the first one that has something, the one ends that had the processor. */
-            for (int count = i ? 1 : 2 + ends, status; count > 0; count--) {
-                NEED(waitpid(-1, &status, 0) > 0);
-                statuses += status;
-            }
-        }
-        T(statuses);
+        pid_t busy = hog();
+        something(accepts, from, &to, listening, 'S');
+        pid_t other = fork_waiter(accepts ? listening : fd, accepts, &known, 0);
+        usleep(50000);
+        NEED(kill(late, SIGKILL) == 0 && waitpid(late, &status, 0) == late);
+        /* Unless it has come to run before. */
+        if (WIFEXITED(status)) something(accepts, from, &to, listening, 'T');
+        NEED(waitpid(other, &status, 0) == other);
+        T(status);
+        NEED(waitpid(busy, &status, 0) == busy);
     }
 }
 
