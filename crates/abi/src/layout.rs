@@ -189,6 +189,10 @@ pub struct ProcessRecord {
     pub claiming: AtomicU32,
     /// The listening slot of that claim, plus one.
     pub claiming_from: AtomicU32,
+    /// How many of its threads close, just now, what another process may make a socket of paths.
+    pub closing: AtomicU32,
+    /// Spare.
+    pub spare: AtomicU32,
     /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
     /// when the process is gone.
     pub holds: [AtomicU64; SLOT_WORDS],

@@ -13,13 +13,17 @@
 use std::ffi::c_int;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
-use scoutline_abi::layout::PROCESS_COUNT;
+use scoutline_abi::Region;
+use scoutline_abi::layout::{PROCESS_COUNT, ProcessRecord};
 
 use crate::slot::{self, Socket};
 use crate::table::{self, Entry};
 use crate::{adopt, attach, cancel, options, passing, real};
+
+/// Who closes something is waited for no longer than this.
+const CLOSED_NS: u64 = 20_000_000;
 
 /// [`table::look`] for a call on `fd`: also what another process has made of it.
 pub(crate) fn look(fd: c_int) -> Entry {
@@ -80,11 +84,42 @@ fn share_with_others(fd: c_int, socket: Socket) {
     if !others.is_empty() && passing::stand_for(fd, Some(socket)).is_ok() {
         for other in others {
             slot::share_one(socket.region, other, socket.index);
-            // It may have closed it, or ended, since it was looked at.
+            // It may have closed it, or ended, since it was looked at; or does so just now, and has not met this.
+            await_closers(socket.region, other);
             if !has_it(other) {
                 slot::unshare_one(socket.region, other, socket.index);
             }
         }
+    }
+}
+
+/// A number that others may make a socket of paths is closed from here on, until this is dropped: it is met before, or they see
+/// that it is closed.
+pub(crate) struct Closing(&'static ProcessRecord);
+
+impl Closing {
+    pub(crate) fn begin(fd: c_int) -> Option<Closing> {
+        let record = attach::record(attach::region().filter(|_| table::is_shared(fd))?)?;
+        // Not from here on.
+        real::pthread_testcancel();
+        record.closing.fetch_add(1, Ordering::SeqCst);
+        Some(Closing(record))
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.closing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until a process has closed what it is closing: for a moment, since it may be stopped in the midst.
+fn await_closers(region: &Region, process: u32) {
+    fence(Ordering::SeqCst);
+    let end = real::now_ns() + CLOSED_NS;
+    let closes = |record: &ProcessRecord| record.closing.load(Ordering::SeqCst) != 0;
+    while region.process(process).is_some_and(closes) && real::now_ns() < end {
+        real::nap(50);
     }
 }
 

@@ -412,6 +412,7 @@ fn await_or_gone(socket: Socket, answered: impl Fn() -> bool) {
 
 /// `close`.
 pub(crate) fn close(fd: c_int) -> c_int {
+    let closing = family::Closing::begin(fd);
     match family::look(fd) {
         Entry::Kernel => real::close(fd),
         Entry::Internal => {
@@ -422,6 +423,7 @@ pub(crate) fn close(fd: c_int) -> c_int {
             real::pthread_testcancel();
             let (entry, result) = table::close_by(fd, || real::close_uncancelled(fd));
             let errno = real::errno();
+            drop(closing);
             if let Entry::Socket(slot) = entry
                 && let Some(socket) = Socket::at(slot)
             {
@@ -471,6 +473,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let highest = table::highest().max(0) as u32;
     let mut from = first;
     for fd in first..=last.min(highest) {
+        let _closing = family::Closing::begin(fd as c_int);
         match family::look(fd as c_int) {
             Entry::Internal => {
                 if from < fd {

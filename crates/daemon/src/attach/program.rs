@@ -85,6 +85,7 @@ impl Program {
         }
         record.claiming.store(0, Ordering::Relaxed);
         record.claiming_from.store(0, Ordering::Relaxed);
+        record.closing.store(0, Ordering::Relaxed);
         record.pid.store(pid, Ordering::Relaxed);
         record.alive.store(1, Ordering::Release);
         Some(index as u32)
