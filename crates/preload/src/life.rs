@@ -420,7 +420,9 @@ pub(crate) fn close(fd: c_int) -> c_int {
             -1
         }
         _ => {
-            real::pthread_testcancel();
+            if closing.is_none() {
+                real::pthread_testcancel();
+            }
             let (entry, result) = table::close_by(fd, || real::close_uncancelled(fd));
             let errno = real::errno();
             drop(closing);
