@@ -94,14 +94,12 @@ fn share_with_others(fd: c_int, socket: Socket) {
 }
 
 /// A number that others may make a socket of paths is closed from here on, until this is dropped: it is met before, or they see
-/// that it is closed.
+/// that it is closed. No cancellation may end that.
 pub(crate) struct Closing(&'static ProcessRecord);
 
 impl Closing {
     pub(crate) fn begin(fd: c_int) -> Option<Closing> {
         let record = attach::record(attach::region().filter(|_| table::is_shared(fd))?)?;
-        // Not from here on.
-        real::pthread_testcancel();
         record.closing.fetch_add(1, Ordering::SeqCst);
         Some(Closing(record))
     }

@@ -412,6 +412,9 @@ fn await_or_gone(socket: Socket, answered: impl Fn() -> bool) {
 
 /// `close`.
 pub(crate) fn close(fd: c_int) -> c_int {
+    if table::is_shared(fd) {
+        real::pthread_testcancel(); // not from here on
+    }
     let closing = family::Closing::begin(fd);
     match family::look(fd) {
         Entry::Kernel => real::close(fd),
@@ -550,6 +553,7 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     if from == to || real::fcntl(from, libc::F_GETFD, 0) < 0 {
         return real();
     }
+    let _closing = family::Closing::begin(to);
     if family::look(to) == Entry::Internal {
         own::relocate(to);
     }

@@ -290,7 +290,8 @@ CASE(bound_by_a_child) {
 /* Who closes it just then is none of those who have it. */
 CASE(closed_while_a_child_connects) {
     struct name to = name_of(peer, atoi(tell("listen L")));
-    for (int i = 0; i < 40; i++) {
+    int other = open("/dev/null", O_RDWR);
+    for (int i = 0; i < 60; i++) {
         int fd = socket(family, SOCK_STREAM, 0);
         pid_t child = fork();
         if (child == 0) {
@@ -298,13 +299,17 @@ CASE(closed_while_a_child_connects) {
             close(fd);
             _exit(0);
         }
-        for (volatile int spin = 0; spin < i * 20000; spin++) continue;
-        close(fd);
+        for (volatile int spin = 0; spin < i / 3 * 40000; spin++) continue;
+        if (i % 3 == 0) close(fd);
+        if (i % 3 == 1) close_range(fd, fd, 0);
+        if (i % 3 == 2) dup2(other, fd);
         int status;
         NEED(waitpid(child, &status, 0) == child && status == 0);
         tell("accept L A");
         tell("drain A");
+        if (i % 3 == 2) close(fd);
     }
+    close(other);
 }
 
 /* Those who wait for several see it, too. */
