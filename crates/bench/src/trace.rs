@@ -15,6 +15,9 @@
 //! the request began, and then took it, only what lies within the span. In an event-driven server the wake-ups may
 //! be for other connections of the same thread, which the preferred request then waits for all the same.
 //!
+//! A thread that has a real-time priority by the time it runs was woken for the preferred request, or found to be wanted by
+//! it while it waited: those wake-ups are told apart too, each with all of its wait.
+//!
 //! A thread also waits when it is pushed off its core. So the record tells, beside the wake-ups, how long the serving
 //! thread stood in the run queue in all.
 //!
@@ -33,6 +36,9 @@ use crate::cleanup;
 const BUFFER_KIB: usize = 48 << 10;
 /// What is recorded.
 const EVENTS: [&str; 3] = ["sched/sched_waking", "sched/sched_switch", "syscalls/sys_enter_openat"];
+
+/// The kernel's priorities below this are real-time ones.
+const REAL_TIME: u32 = 100;
 
 /// The kernel's tracing file system, which is at its place while this lives, also where nobody had mounted it.
 pub(crate) struct Tracefs(());
@@ -129,6 +135,8 @@ struct Wait {
     cause: Cause,
     from: u64,
     ran: u64,
+    /// It ran with a real-time priority.
+    raised: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +180,8 @@ impl Record {
                     let to = number_after(fields, "next_pid=");
                     if let Some((thread, (cause, from))) = to.and_then(|to| Some((to, waiting.remove(&to)?)))
                     {
-                        record.waits.push(Wait { thread, cause, from, ran: time });
+                        let raised = number_after(fields, "next_prio=").is_some_and(|prio| prio < REAL_TIME);
+                        record.waits.push(Wait { thread, cause, from, ran: time, raised });
                     }
                 }
                 // NAME-THREAD [CORE] flags time
@@ -209,6 +218,9 @@ impl Record {
                 waits.queued_ns += time_ns;
                 if wait.cause == Cause::Woken {
                     waits.woken_ns.push(time_ns);
+                    if wait.raised {
+                        waits.raised_ns.push(time_ns);
+                    }
                 }
             }
         }
@@ -221,6 +233,8 @@ impl Record {
 pub(crate) struct Waits {
     /// Each from being woken to running.
     woken_ns: Vec<u64>,
+    /// Those of them that ended with a real-time priority.
+    raised_ns: Vec<u64>,
     /// In the run queue, woken or displaced, in all.
     queued_ns: u64,
     /// How many requests they belong to.
@@ -230,7 +244,12 @@ pub(crate) struct Waits {
 impl Waits {
     /// From being woken to running, in microseconds; 0 of none.
     pub(crate) fn mean_us(&self) -> f64 {
-        self.woken_ns.iter().sum::<u64>() as f64 / 1e3 / self.woken_ns.len().max(1) as f64
+        mean_us(&self.woken_ns)
+    }
+
+    /// The same, of threads that ran with a real-time priority.
+    pub(crate) fn raised_us(&self) -> f64 {
+        mean_us(&self.raised_ns)
     }
 
     /// The 99th percentile of that.
@@ -246,6 +265,11 @@ impl Waits {
         self.woken_ns.len() as f64 / self.requests.max(1) as f64
     }
 
+    /// How often it runs with a real-time priority after that.
+    pub(crate) fn raised_per_request(&self) -> f64 {
+        self.raised_ns.len() as f64 / self.requests.max(1) as f64
+    }
+
     /// How long that thread stands in the run queue for a request, on average, in microseconds.
     pub(crate) fn queued_us(&self) -> f64 {
         self.queued_ns as f64 / 1e3 / self.requests.max(1) as f64
@@ -255,6 +279,10 @@ impl Waits {
     pub(crate) fn requests(&self) -> usize {
         self.requests
     }
+}
+
+fn mean_us(times_ns: &[u64]) -> f64 {
+    times_ns.iter().sum::<u64>() as f64 / 1e3 / times_ns.len().max(1) as f64
 }
 
 /// Cuts a line into what stands before the event's name, the name, and the fields.
@@ -294,7 +322,7 @@ mod tests {
           apache2-22    [000] d..2.    10.000210: sched_switch: prev_comm=apache2 prev_pid=22 prev_prio=120 prev_state=R ==> next_comm=x next_pid=9 next_prio=120
                x y-9    [000] d..2.    10.000220: sched_switch: prev_comm=x y prev_pid=9 prev_prio=120 prev_state=S ==> next_comm=apache2 next_pid=22 next_prio=120
        scl engine-7     [001] d..2.    10.000300: sched_waking: comm=apache2 pid=21 prio=120 target_cpu=000
-       scl engine-7     [000] d..2.    10.000330: sched_switch: prev_comm=scl engine prev_pid=7 prev_prio=49 prev_state=S ==> next_comm=apache2 next_pid=21 next_prio=120
+       scl engine-7     [000] d..2.    10.000330: sched_switch: prev_comm=scl engine prev_pid=7 prev_prio=49 prev_state=S ==> next_comm=apache2 next_pid=21 next_prio=48
        scl engine-7     [001] d..2.    10.000900: sched_waking: comm=apache2 pid=21 prio=120 target_cpu=000
        scl engine-7     [000] d..2.    10.000990: sched_switch: prev_comm=scl engine prev_pid=7 prev_prio=49 prev_state=S ==> next_comm=apache2 next_pid=21 next_prio=120
 ";
@@ -305,8 +333,13 @@ mod tests {
         assert_eq!(record.opened, [(10_000_160_000, 21)]);
         let waits = record.within(&[(10_000_050_000, 10_000_400_000), (10_000_850_000, 10_001_000_000)]);
         // The last wait is in a request that this thread is not known to serve.
-        assert_eq!(waits, Waits { woken_ns: vec![50_000, 30_000], queued_ns: 80_000, requests: 1 });
+        let raised_ns = vec![30_000];
+        assert_eq!(
+            waits,
+            Waits { woken_ns: vec![50_000, 30_000], raised_ns, queued_ns: 80_000, requests: 1 }
+        );
         assert!((waits.mean_us() - 40.0).abs() < 1e-9);
+        assert!((waits.raised_us() - 30.0).abs() < 1e-9);
         assert!((waits.p99_us() - 50.0).abs() < 1e-9);
         assert!((waits.per_request() - 2.0).abs() < 1e-9);
         assert!((waits.queued_us() - 80.0).abs() < 1e-9);
@@ -315,15 +348,21 @@ mod tests {
     #[test]
     fn of_an_earlier_wake_up_only_what_lies_within_the_request_counts() {
         let waits = Record::parse(TEXT).within(&[(10_000_130_000, 10_000_170_000)]);
-        assert_eq!(waits, Waits { woken_ns: vec![20_000], queued_ns: 20_000, requests: 1 });
+        let woken_ns = vec![20_000];
+        assert_eq!(waits, Waits { woken_ns, queued_ns: 20_000, requests: 1, ..Waits::default() });
     }
 
     #[test]
     fn a_thread_woken_before_it_slept_was_not_woken_and_one_displaced_has_waited() {
         let of_22: Vec<Wait> =
             Record::parse(TEXT).waits.into_iter().filter(|wait| wait.thread == 22).collect();
-        let displaced =
-            Wait { thread: 22, cause: Cause::Displaced, from: 10_000_210_000, ran: 10_000_220_000 };
+        let displaced = Wait {
+            thread: 22,
+            cause: Cause::Displaced,
+            from: 10_000_210_000,
+            ran: 10_000_220_000,
+            raised: false,
+        };
         assert_eq!(of_22, [displaced]);
     }
 
