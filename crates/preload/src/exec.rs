@@ -15,7 +15,8 @@
 //! - The old record ends with the old image; what only it held is closed as Linux closes it.
 //! - A program without the shim (static, set-user-id) keeps its sockets alive while it runs, but cannot use them:
 //!   what it has is a kernel socket that was never connected.
-//! - An environment that lacks the variables of `scoutline run` gets them again: nginx starts its successor with none.
+//! - An environment that lacks the variables of `scoutline run` gets them again: nginx starts its successor with none. So
+//!   does one without sockets that go on, where it is of the program's own making ([`with_us`]).
 //! - A new image without sockets of ours attaches by itself: it is a program of its own, with its own name.
 //! - `posix_spawn` makes the child in the C library: what its file actions will do is followed here in the parent's
 //!   table ([`actions`]). `system` and `popen` call neither `exec` nor `posix_spawn` by name; they stand here themselves
@@ -32,6 +33,7 @@ mod handoff;
 mod shell;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
 use std::sync::OnceLock;
 
 use scoutline_abi::Region;
@@ -47,6 +49,10 @@ pub(crate) use handoff::take_over;
 pub(crate) use shell::{children_after_fork, children_before_fork, close, environment, popen, system};
 
 const VARIABLE: &CStr = c"SCOUTLINE_EXEC";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The longest environment that is one of the program's own making: with ours it fits on the stack, which a child by `vfork`
+/// has to itself, as it has no heap.
+const OWN_MAKING: usize = 256;
 
 pub(crate) type Environment = *const *const c_char;
 
@@ -54,16 +60,24 @@ pub(crate) type Environment = *const *const c_char;
 struct Kept {
     /// This library, as LD_PRELOAD names it.
     library: Vec<u8>,
+    /// `LD_PRELOAD=` it.
+    preload: CString,
     /// `NAME=value`.
     variables: Vec<CString>,
+    /// Who the process was then, to the system.
+    user: libc::uid_t,
 }
 
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
 /// Remembers what a new image needs, before the program can change its environment.
 pub(crate) fn remember() {
+    let library = own_path();
     let _ = KEPT.set(Kept {
-        library: own_path(),
+        preload: CString::new([PRELOAD, &library].concat()).unwrap_or_default(),
+        library,
+        // SAFETY: no arguments.
+        user: unsafe { libc::geteuid() },
         variables: [
             c"SCOUTLINE_ATTACH",
             c"SCOUTLINE_REQUIRED",
@@ -95,7 +109,8 @@ fn own_path() -> Vec<u8> {
 /// A descriptor and what it is in the new image.
 type Staying = (c_int, Entry);
 
-/// What stays open over `exec`: descriptors without FD_CLOEXEC.
+/// What stays open over `exec`: descriptors without FD_CLOEXEC. Before the locks for a fork are taken, since this may adopt
+/// sockets; see [`keep_unchanged`].
 fn staying() -> Vec<Staying> {
     let mut staying = Vec::new();
     for fd in 0..=table::highest() {
@@ -110,9 +125,15 @@ fn staying() -> Vec<Staying> {
     staying
 }
 
+/// For who is alone: what other threads have closed since it was looked at does not go on.
+fn keep_unchanged(staying: &mut Vec<Staying>) {
+    staying.retain(|&(fd, entry)| table::look(fd) == entry);
+}
+
 /// Calls one of the `exec` family with the environment that the new image needs. Answers as it does: only on failure.
 pub(crate) fn execute(environment: Environment, exec: impl FnOnce(Environment) -> c_int) -> c_int {
     let exec = |environment| signals::handing_on(|| exec(environment));
+    let exec = |environment| with_us(environment, exec);
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
         return exec(environment);
     };
@@ -125,10 +146,11 @@ fn execute_alone(
     exec: impl FnOnce(Environment) -> c_int,
     region: &'static Region,
 ) -> c_int {
-    let staying = staying();
+    let mut staying = staying();
     let epolls = handoff::epolls_of(&staying);
     // Until the image is exchanged nobody forks: the handoff's descriptors are for one.
     let alone = attach::alone();
+    keep_unchanged(&mut staying);
     let result = match Handoff::new(&staying, region) {
         Some(handoff) => {
             let numbers = handoff.numbers();
@@ -155,7 +177,7 @@ pub(crate) fn spawn(
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
     let Some(region) = attach::region().filter(|_| attach::is_owner() && !attach::dead()) else {
-        return signals::handing_on(|| spawn(object, environment));
+        return with_us(environment, |environment| signals::handing_on(|| spawn(object, environment)));
     };
     spawn_through(&actions::of(object), object, region, environment, spawn)
 }
@@ -168,7 +190,9 @@ fn spawn_through(
     environment: Environment,
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
-    let spawn = |object, environment| signals::handing_on(|| spawn(object, environment));
+    let spawn = |object, environment| {
+        with_us(environment, |environment| signals::handing_on(|| spawn(object, environment)))
+    };
     // It is no place to be cancelled, and what it calls is: its locks would stay taken.
     cancel::uncancelled(|| spawn_alone(actions, object, region, environment, spawn))
 }
@@ -180,9 +204,11 @@ fn spawn_alone(
     environment: Environment,
     spawn: impl FnOnce(*const c_void, Environment) -> c_int,
 ) -> c_int {
-    let staying = actions::after(staying(), actions);
-    let epolls = handoff::epolls_of(&staying);
+    let mut staying = staying();
+    let epolls = handoff::epolls_of(&actions::after(staying.clone(), actions));
     let alone = attach::alone();
+    keep_unchanged(&mut staying);
+    let staying = actions::after(staying, actions);
     let Some(handoff) = Handoff::new(&staying, region) else { return spawn(object, environment) };
     let mut made = Made::around(actions, handoff.numbers());
     let (object, numbers) = match &mut made {
@@ -199,6 +225,47 @@ fn spawn_alone(
     result
 }
 
+/// Starts a program with an environment that leads to us also where the program has made one of its own (`env -i`): it does
+/// not mean what it starts to have another network. Who takes LD_PRELOAD alone away does; and so that nobody is told what
+/// is none of his affair, it is not given to whoever could not attach or not load us.
+fn with_us(environment: Environment, start: impl FnOnce(Environment) -> c_int) -> c_int {
+    let mut list = [ptr::null(); OWN_MAKING];
+    let completed = attach::region().is_some()
+        && !attach::dead()
+        && KEPT.get().is_some_and(|kept| kept.complete(environment, &mut list) && kept.can_be_used());
+    start(if completed { list.as_ptr() } else { environment })
+}
+
+impl Kept {
+    /// Writes the list of `environment` and ours, if it has none of it.
+    fn complete(&self, environment: Environment, list: &mut [*const c_char; OWN_MAKING]) -> bool {
+        let mut count = 0;
+        let mut at = environment;
+        // SAFETY: as in `Changed::new`.
+        while let Some(&entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
+            // SAFETY: as there.
+            let (text, next) = unsafe { (CStr::from_ptr(entry).to_bytes(), at.add(1)) };
+            let is_full = count + self.variables.len() + 3 > OWN_MAKING;
+            if is_full || text.starts_with(PRELOAD) || text.starts_with(b"SCOUTLINE_ATTACH=") {
+                return false;
+            }
+            list[count] = entry;
+            (count, at) = (count + 1, next);
+        }
+        let ours = self.variables.iter().chain([&self.preload]);
+        for (place, variable) in list[count..OWN_MAKING - 1].iter_mut().zip(ours) {
+            *place = variable.as_ptr();
+        }
+        true
+    }
+
+    fn can_be_used(&self) -> bool {
+        let path = &self.preload.to_bytes_with_nul()[PRELOAD.len()..];
+        // SAFETY: no arguments; a terminated path.
+        unsafe { libc::geteuid() == self.user && libc::access(path.as_ptr().cast(), libc::R_OK) == 0 }
+    }
+}
+
 /// An environment that leads to a handoff, and to us.
 struct Changed {
     _strings: Vec<CString>,
@@ -207,7 +274,6 @@ struct Changed {
 
 impl Changed {
     fn new(environment: Environment, handoff: c_int) -> Changed {
-        const PRELOAD: &[u8] = b"LD_PRELOAD=";
         let own = KEPT.get();
         let library: &[u8] = own.map_or(b"", |own| &own.library);
         let variables = own.map_or(&[][..], |own| &own.variables);
@@ -242,7 +308,7 @@ impl Changed {
         }
         let strings: Vec<CString> = strings.into_iter().filter_map(|text| CString::new(text).ok()).collect();
         pointers.extend(strings.iter().map(|text| text.as_ptr()));
-        pointers.push(std::ptr::null());
+        pointers.push(ptr::null());
         Changed { _strings: strings, pointers }
     }
 

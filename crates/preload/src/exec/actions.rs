@@ -17,7 +17,7 @@ use scoutline_abi::layout::ENGINE_COUNT;
 use super::Staying;
 use crate::lock::Lock;
 use crate::table::Entry;
-use crate::{attach, family, real};
+use crate::{attach, real, table};
 
 /// One step of the file actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub(super) fn after(mut staying: Vec<Staying>, actions: &[Action]) -> Vec<Stayin
             Action::Dup(from, to) => {
                 // Of a descriptor with FD_CLOEXEC too, as the duplicate has none.
                 let here =
-                    staying.iter().find(|(fd, _)| *fd == from).map_or_else(|| family::look(from), |it| it.1);
+                    staying.iter().find(|(fd, _)| *fd == from).map_or_else(|| table::look(from), |it| it.1);
                 staying.retain(|(fd, _)| *fd != to);
                 if matches!(here, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_)) {
                     staying.push((to, here));

@@ -88,7 +88,10 @@ impl Handoff {
     fn made(staying: &[Staying], region: &'static Region) -> Option<Handoff> {
         let image = attach::for_image()?;
         for (_, entry) in staying {
-            if let Entry::Socket(index) = entry {
+            // What is on its way to be closed may be gone, and the slot another's; from here on it would stay.
+            if let Entry::Socket(index) = entry
+                && Socket::at(*index).is_some_and(Socket::is_in_record)
+            {
                 slot::share_one(region, image.process, *index);
             }
         }

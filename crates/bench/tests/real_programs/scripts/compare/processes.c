@@ -312,6 +312,68 @@ CASE(closed_while_a_child_connects) {
     close(other);
 }
 
+/* Connections come and go while another thread starts programs, which have whatever is open just then. */
+static int serves;
+static atomic_int wrong, asking;
+
+static void *echo_all(void *nothing) {
+    char bytes[16];
+    for (int new; (new = accept(serves, NULL, NULL)) >= 0; close(new)) {
+        int got = recv(new, bytes, sizeof bytes, 0);
+        if (got > 0) send(new, bytes, got, MSG_NOSIGNAL);
+    }
+    return nothing;
+}
+
+static void *ask_all(void *which) {
+    struct name to = name_of(own, port_of(serves));
+    for (long i = 0; i < 1000; i++) {
+        long sent = (long)which << 32 | i, got = 0;
+        int fd = socket(family, SOCK_STREAM, 0);
+        if (connect(fd, ADDRESS(to)) != 0 || send(fd, &sent, sizeof sent, MSG_NOSIGNAL) != sizeof sent) wrong++;
+        if (recv(fd, &got, sizeof got, MSG_WAITALL) != sizeof got || got != sent) wrong++;
+        if (close(fd) != 0) wrong++;
+    }
+    asking--;
+    return NULL;
+}
+
+CASE(programs_started_beside_those_who_close) {
+    pthread_t threads[5];
+    char *arguments[] = {"true", NULL};
+    serves = listener();
+    asking = 3;
+    for (long i = 0; i < 5; i++) pthread_create(&threads[i], NULL, i < 2 ? echo_all : ask_all, (void *)i);
+    for (int i = 0; asking > 0; i++) {
+        pid_t child = -1;
+        int status = -1;
+        if (i % 8 == 7) status = system("true");
+        else if (posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == 0) waitpid(child, &status, 0);
+        if (status != 0) wrong++;
+    }
+    out("wrong: %d", wrong);
+    shutdown(serves, SHUT_RDWR);
+    for (int i = 0; i < 5; i++) pthread_join(threads[i], NULL);
+    close(serves);
+}
+
+/* A program that is given an environment without anything of ours has the same network. */
+CASE(started_with_an_environment_of_its_own) {
+    char port[24], server[64];
+    snprintf(port, sizeof port, "PORT=%d", atoi(tell("listen L")));
+    snprintf(server, sizeof server, "PEER=%s", peer);
+    char *arguments[] = {(char *)program, "started", "upload-0", NULL}, *environment[] = {port, server, NULL};
+    for (int way = 0; way < 3; way++) {
+        pid_t child = -1;
+        if (way == 0 && (child = fork()) == 0) _exit(execve(program, arguments, environment));
+        if (way == 1 && (child = vfork()) == 0) _exit(execve(program, arguments, environment));
+        if (way == 2) T(posix_spawn(&child, program, NULL, NULL, arguments, environment));
+        wait_for(child);
+        tell("accept L A");
+        tell("drain A");
+    }
+}
+
 /* Those who wait for several see it, too. */
 CASE(bound_by_a_child_and_waited_for) {
     tell("bind D");
