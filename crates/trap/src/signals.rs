@@ -51,6 +51,13 @@ impl Watch {
         self.next
     }
 
+    /// Whether a signal waits for the call's thread. It is always looked before a connection is given, before a datagram
+    /// only where the call has waited for longer than a look takes: datagrams may be lost.
+    pub(crate) fn is_called_away(&self, call: &Call, takes_connection: bool) -> bool {
+        (takes_connection || self.since.elapsed() >= LOOKS[0])
+            && Status::of(call.thread).is_some_and(|status| pending(&status, || false) == Pending::This)
+    }
+
     /// Looks, when it is time to; so many calls wait.
     pub(crate) fn look(
         &mut self,

@@ -204,7 +204,12 @@ impl Supervisor {
         for wait in waiting {
             let takes = taking(&wait.call);
             // What the one before it did not find is not there.
-            let waits = if takes.is_some() && takes == in_vain { Some(wait) } else { self.try_again(wait) };
+            let is_in_vain = takes.is_some() && takes == in_vain;
+            if !is_in_vain && wait.is_called_away() {
+                self.interrupt(wait, true);
+                continue;
+            }
+            let waits = if is_in_vain { Some(wait) } else { self.try_again(wait) };
             if waits.is_some() {
                 in_vain = takes;
             }
@@ -327,6 +332,10 @@ impl Supervisor {
             return false;
         }
         wait.call = *call;
+        if !wait.is_fresh && wait.is_called_away() {
+            self.interrupt(wait, true);
+            return true;
+        }
         if let Some(mut wait) = self.try_again(wait) {
             let now = Instant::now();
             wait.signals.begin_again(now, self.waits.blocked.len());
@@ -385,6 +394,11 @@ impl Wait {
     /// When its time is over.
     pub(crate) fn ends(&self) -> Option<Instant> {
         self.deadline.map(|(when, _)| when)
+    }
+
+    /// In the kernel a signal that was there first had ended the call: a thread that is cancelled takes nothing along.
+    fn is_called_away(&self) -> bool {
+        taking(&self.call).is_some_and(|takes| self.signals.is_called_away(&self.call, takes))
     }
 
     /// It is blocked for longer than before.
