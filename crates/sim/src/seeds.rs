@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use clap::ValueEnum as _;
+
 use crate::{Canary, Plan, Report, run};
 
 /// A seed that failed.
@@ -12,13 +14,17 @@ use crate::{Canary, Plan, Report, run};
 pub struct Failure {
     /// The seed.
     pub seed: u64,
+    /// The defect that was switched on.
+    pub canary: Option<Canary>,
     /// What was found.
     pub found: String,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\n    cargo run -p scoutline-sim -- --seed {} --trace", self.found, self.seed)
+        write!(f, "{}\n    cargo run -p scoutline-sim -- --seed {} --trace", self.found, self.seed)?;
+        let value = self.canary.and_then(|canary| canary.to_possible_value());
+        value.map_or(Ok(()), |value| write!(f, " --canary {}", value.get_name()))
     }
 }
 
@@ -73,7 +79,7 @@ pub fn run_many(
                     sum.virtual_ms += report.virtual_ms;
                 }
                 Err(found) => {
-                    failures.lock().expect("no thread panics with it").push(Failure { seed, found });
+                    failures.lock().expect("no thread panics with it").push(Failure { seed, canary, found });
                 }
             }
             progress(done.fetch_add(1, Ordering::Relaxed) + 1);
