@@ -279,6 +279,19 @@ impl Bindings {
         }
     }
 
+    /// A path that listens shares what comes with the others that do so, from now on.
+    pub fn share_listener(&self, path: PathId) {
+        let state = &mut *self.state.borrow_mut();
+        for place in state.places.get(&path).into_iter().flatten() {
+            let Some(classes) = state.listeners.get_mut(place) else { continue };
+            let class = classes.iter().find(|at| at.alone.contains(&path)).map(|at| at.class);
+            if let Some(class) = class {
+                take(classes, path);
+                add(classes, class, path, true);
+            }
+        }
+    }
+
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
     /// the first class that the packet fits, else of the class that was listened for first. Of several paths that
     /// listen for that class (SO_REUSEPORT) the flow's hash chooses, or it is the last (SO_REUSEADDR). A listener at the
@@ -469,6 +482,21 @@ mod tests {
         bindings.unlisten(path(1));
         bindings.unlisten(path(2));
         assert_eq!(taker(), None);
+    }
+
+    #[test]
+    fn who_took_all_may_come_to_share() {
+        let bindings = Bindings::new(Rc::new(OneClass), 1);
+        bindings.listen_alone(Endpoint::new(A, 20), 0, path(1));
+        bindings.share_listener(path(1));
+        bindings.listen(Endpoint::new(A, 20), 0, path(2));
+        let taker = |port| {
+            let key = FlowKey { local: A, local_port: 20, remote_port: port, ..FlowKey::default() };
+            bindings.listener(&key, 0)
+        };
+        for index in [1, 2] {
+            assert!((0..100).any(|port| taker(port) == Some(path(index))), "{index} has nothing");
+        }
     }
 
     #[test]

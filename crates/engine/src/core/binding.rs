@@ -25,8 +25,20 @@ impl Core {
     pub(super) fn bind(
         &mut self,
         end: &Rc<SocketEnd>,
+        local: Endpoint,
+        sharing: Sharing,
+        now: Time,
+    ) -> Result<i32, Errno> {
+        self.bind_from(end, local, sharing, end.program.facts.first_port, now)
+    }
+
+    /// The same, for who may have ports from this one on.
+    pub(super) fn bind_from(
+        &mut self,
+        end: &Rc<SocketEnd>,
         mut local: Endpoint,
         sharing: Sharing,
+        first_port: u16,
         now: Time,
     ) -> Result<i32, Errno> {
         if end.bound.get().is_some() {
@@ -40,7 +52,7 @@ impl Core {
         if nets.is_empty() {
             return Err(libc::EADDRNOTAVAIL);
         }
-        if (1..end.program.facts.first_port).contains(&local.port) {
+        if (1..first_port).contains(&local.port) {
             return Err(libc::EACCES);
         }
         // Who may have a port is decided in one place: the shim goes there.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use scoutline_abi::layout::{Call, slot_state};
 use scoutline_abi::stand_in;
 use scoutline_base::{PathId, Time};
+use scoutline_proto::bindings::Sharing;
 
 use super::Core;
 use crate::program::Program;
@@ -15,13 +16,16 @@ use crate::socket::{DatagramStage, SocketEnd, StreamStage};
 /// An errno as a result.
 type Errno = i32;
 
+/// With whom those share their port that were passed one socket.
+const WITH_ALL: Sharing = Sharing { port: true, address: true };
+
 impl Core {
     /// Moves the socket for which this word stands to the program; its slot there. What has moved to that one before and
     /// comes to it once more is the same socket ([`stand_in::CAME_BEFORE`]).
     ///
     /// # Errors
-    /// EBADF when it names no socket that is under way, or one that has moved to a third program, EINVAL when that is the
-    /// program's own, EOPNOTSUPP when it listens at several engines, and as [`SocketEnd::move_to`].
+    /// EBADF when it names no socket that is under way, or one with a peer that has moved to a third program, EINVAL when
+    /// that is the program's own, EOPNOTSUPP when it listens at several engines, and as [`SocketEnd::move_to`] and BIND.
     pub(super) fn take_passed(
         &mut self,
         to: &Rc<Program>,
@@ -40,9 +44,21 @@ impl Core {
             return Err(libc::EBADF);
         }
         if let Some(moved) = from.moved(slot) {
+            let moved = moved.upgrade().filter(|moved| !moved.closed.get());
+            let taken = match &moved {
+                Some(new) if Rc::ptr_eq(&new.program, to) && put_in_flight(new) => {
+                    Ok(new.slot | stand_in::CAME_BEFORE)
+                }
+                _ => self.take_beside(&old, moved.as_ref(), to, now).map(|new| {
+                    hold(to, call, new.slot);
+                    if moved.is_none() {
+                        from.note_moved(slot, &new);
+                    }
+                    new.slot
+                }),
+            };
             let_go(&from, &old);
-            let new = moved.upgrade().filter(|new| Rc::ptr_eq(&new.program, to) && put_in_flight(new));
-            return new.map(|new| (new.slot | stand_in::CAME_BEFORE) as i32).ok_or(libc::EBADF);
+            return taken.map(|slot| slot as i32);
         }
         let listens = !old.listen_paths.borrow().is_empty();
         if listens && self.several.is_several() {
@@ -61,6 +77,51 @@ impl Core {
             self.kick(id, now);
         }
         Ok(new.slot as i32)
+    }
+
+    /// A socket for one more of the programs to which one without a peer was passed: what comes there is shared among theirs
+    /// as by SO_REUSEPORT, with `first`, which it has moved to, and those that came beside that. If that is gone, the port is
+    /// had anew.
+    fn take_beside(
+        &mut self,
+        old: &SocketEnd,
+        first: Option<&Rc<SocketEnd>>,
+        to: &Rc<Program>,
+        now: Time,
+    ) -> Result<Rc<SocketEnd>, Errno> {
+        let shown = first.map_or(old, |first| first);
+        let state = shown.shared().state.load(Ordering::Acquire);
+        let listens = state & slot_state::LISTENING != 0;
+        if state & slot_state::BOUND == 0 || state & slot_state::CONNECTED != 0 {
+            return Err(libc::EBADF);
+        }
+        if listens && self.several.is_several() {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let new = SocketEnd::open(to, old.kind).ok_or(libc::ENFILE)?;
+        new.shared().references.store(1, Ordering::Release);
+        new.take_after(shown);
+        if let Some(first) = first {
+            first.share_port(WITH_ALL);
+            for id in first.path.get().into_iter().chain(first.side_paths.borrow().clone()) {
+                self.nets.iter().for_each(|net| net.udp.share_listener(id));
+            }
+        }
+        // What it was bound to is the engine's own knowledge only as long as that is there.
+        let (local, first_port) = match first.and_then(|first| first.bound.get()) {
+            Some((_, local)) => (local, 0),
+            None => (old.shown_local(), to.facts.first_port),
+        };
+        let backlog = u64::from(shown.backlog.get());
+        let made = self
+            .bind_from(&new, local, WITH_ALL, first_port, now)
+            .and_then(|_| if listens { self.listen(&new, backlog, now) } else { Ok(0) });
+        if let Err(errno) = made {
+            new.release_port();
+            to.forget_end(new.slot);
+            return Err(errno);
+        }
+        Ok(new)
     }
 
     /// The paths of one socket are another's from now on.

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::datagram::{ERROR_COUNT, ERROR_LEN};
 use scoutline_abi::layout::{Slot, slot_kind, slot_request, slot_state};
+use scoutline_base::Endpoint;
 
 use super::SocketEnd;
 use super::growth::Held;
@@ -50,6 +51,24 @@ impl SocketEnd {
         new.shared().references.store(1, Ordering::Release);
         self.leave_behind();
         Ok(new)
+    }
+
+    /// Has what was set on another of its kind.
+    pub(crate) fn take_after(&self, other: &SocketEnd) {
+        self.v6_only.set(other.v6_only.get());
+        self.no_delay.set(other.no_delay.get());
+        self.keep_alive.set(other.keep_alive.get());
+        self.tuning.set(other.tuning.get());
+        self.headers.set(other.headers.get());
+        self.wishes.replace(other.wishes.borrow().clone());
+        self.defer_accept.set(other.defer_accept.get());
+        copy_options(other.shared(), self.shared());
+    }
+
+    /// What its program is told that it is bound to.
+    pub(crate) fn shown_local(&self) -> Endpoint {
+        let slot = self.shared();
+        Endpoint::new(slot.local_address.load(), slot.local_port.load(Ordering::Relaxed) as u16)
     }
 
     /// Rings of the same sizes, charged where the old ones are: until those go back both count.
@@ -189,35 +208,19 @@ fn copy_slot(from: &Slot, to: &Slot) {
         (&from.state, &to.state),
         (&from.sent, &to.sent),
         (&from.requests, &to.requests),
-        (&from.flags, &to.flags),
         (&from.send_wanted, &to.send_wanted),
-        (&from.linger_plus_one, &to.linger_plus_one),
-        (&from.kept_options, &to.kept_options),
-        (&from.keep_alive_times[0], &to.keep_alive_times[0]),
-        (&from.keep_alive_times[1], &to.keep_alive_times[1]),
         (&from.local_port, &to.local_port),
         (&from.remote_port, &to.remote_port),
-        (&from.receive_low_water, &to.receive_low_water),
-        (&from.asked_receive_buffer, &to.asked_receive_buffer),
-        (&from.asked_send_buffer, &to.asked_send_buffer),
-        (&from.asked_user_timeout_ms, &to.asked_user_timeout_ms),
-        (&from.asked_max_segment, &to.asked_max_segment),
         (&from.scope, &to.scope),
-        (&from.unsent_low_water, &to.unsent_low_water),
-        (&from.defer_accept_s, &to.defer_accept_s),
         (&from.mtu, &to.mtu),
-        (&from.datagram_flags, &to.datagram_flags),
-        (&from.segment, &to.segment),
         (&from.zero_copy_done, &to.zero_copy_done),
         (&from.zero_copy_told, &to.zero_copy_told),
         (&from.errors_head, &to.errors_head),
-        (&from.group_interface[0], &to.group_interface[0]),
-        (&from.group_interface[1], &to.group_interface[1]),
-        (&from.peek_offset_inverted, &to.peek_offset_inverted),
     ];
     for (from, to) in words {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
+    copy_options(from, to);
     for (from, to) in [(&from.importance, &to.importance), (&from.urgent, &to.urgent)] {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -232,16 +235,47 @@ fn copy_slot(from: &Slot, to: &Slot) {
     to.remote_address.store(from.remote_address.load());
 }
 
+/// What a program has set.
+fn copy_options(from: &Slot, to: &Slot) {
+    let words = [
+        (&from.flags, &to.flags),
+        (&from.linger_plus_one, &to.linger_plus_one),
+        (&from.kept_options, &to.kept_options),
+        (&from.keep_alive_times[0], &to.keep_alive_times[0]),
+        (&from.keep_alive_times[1], &to.keep_alive_times[1]),
+        (&from.receive_low_water, &to.receive_low_water),
+        (&from.asked_receive_buffer, &to.asked_receive_buffer),
+        (&from.asked_send_buffer, &to.asked_send_buffer),
+        (&from.asked_user_timeout_ms, &to.asked_user_timeout_ms),
+        (&from.asked_max_segment, &to.asked_max_segment),
+        (&from.unsent_low_water, &to.unsent_low_water),
+        (&from.defer_accept_s, &to.defer_accept_s),
+        (&from.datagram_flags, &to.datagram_flags),
+        (&from.segment, &to.segment),
+        (&from.group_interface[0], &to.group_interface[0]),
+        (&from.group_interface[1], &to.group_interface[1]),
+        (&from.peek_offset_inverted, &to.peek_offset_inverted),
+    ];
+    for (from, to) in words {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let long_words = [
+        (&from.receive_timeout_us, &to.receive_timeout_us),
+        (&from.send_timeout_us, &to.send_timeout_us),
+        (&from.send_options[0], &to.send_options[0]),
+        (&from.send_options[1], &to.send_options[1]),
+    ];
+    for (from, to) in long_words {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
 fn copy_long_words(from: &Slot, to: &Slot) {
     let words = [
         (&from.held_from, &to.held_from),
-        (&from.receive_timeout_us, &to.receive_timeout_us),
-        (&from.send_timeout_us, &to.send_timeout_us),
         (&from.urgent_mark, &to.urgent_mark),
         (&from.urgent_taken, &to.urgent_taken),
         (&from.urgent_to, &to.urgent_to),
-        (&from.send_options[0], &to.send_options[0]),
-        (&from.send_options[1], &to.send_options[1]),
     ];
     for (from, to) in words {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

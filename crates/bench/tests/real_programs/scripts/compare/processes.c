@@ -42,6 +42,30 @@ static int are_told_of(int set, int all) {
     return (seen & all) == all;
 }
 
+/* One of several that serve what each of them was passed: a listening socket, one that is bound only, and datagrams. */
+static void work_until_end(int through) {
+    struct pollfd served[4] = {{.fd = through}};
+    for (int i = 1; i < 4; i++) served[i].fd = take(through, 0);
+    NEED(listen(served[2].fd, 5) == 0);
+    NEED(write(through, "r", 1) == 1);
+    for (int i = 0; i < 4; i++) {
+        served[i].events = POLLIN;
+        nonblock(served[i].fd);
+    }
+    for (char bytes[16]; poll(served, 4, -1) > 0 && !served[0].revents;) {
+        for (int i = 1; i < 3; i++) {
+            int new = served[i].revents ? accept(served[i].fd, NULL, NULL) : -1;
+            if (new < 0) continue;
+            if (recv(new, bytes, 3, MSG_WAITALL) == 3) send(new, bytes, 3, MSG_NOSIGNAL);
+            close(new);
+        }
+        struct name from = {0};
+        socklen_t len = sizeof from;
+        int got = served[3].revents ? recvfrom(served[3].fd, bytes, 16, 0, (struct sockaddr *)&from, &len) : -1;
+        if (got > 0) sendto(served[3].fd, bytes, got, 0, (struct sockaddr *)&from, len);
+    }
+}
+
 /* Roles of a program that was started: what it finds under which number. */
 static int started(const char *role) {
     case_name = role;
@@ -138,6 +162,8 @@ static int started(const char *role) {
         }
         T(recv(datagrams, bytes, 16, 0));
         T(send(datagrams, "there", 5, 0));
+    } else if (!strncmp(role, "worker", 6)) {
+        work_until_end(fd);
     }
     return 0;
 }
@@ -998,6 +1024,55 @@ CASE(passed_to_another_program) {
     tell("drain A");
     tell("connect E %s %d", own, port);
     out("%s", answer);
+}
+
+/* As node's cluster does that lets its workers accept by themselves. One of them may end, and another come for it. */
+CASE(passed_to_several_programs) {
+    int ends[4][2], listening = listener(), bound = socket(family, SOCK_STREAM, 0), datagrams = socket(family, SOCK_DGRAM, 0);
+    struct name here = name_of(own, 0);
+    NEED(bind(bound, ADDRESS(here)) == 0 && bind(datagrams, ADDRESS(here)) == 0);
+    pid_t children[4];
+    for (int i = 0; i < 4; i++) {
+        NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends[i]) == 0);
+        if (i == 3) {
+            close(ends[0][0]);
+            wait_for(children[0]);
+        }
+        if ((children[i] = fork()) == 0) {
+            char role[16];
+            close(listening);
+            close(bound);
+            close(datagrams);
+            fcntl(control, F_SETFD, FD_CLOEXEC);
+            fcntl(ends[i][1], F_SETFD, 0);
+            snprintf(role, sizeof role, "worker-%d", ends[i][1]);
+            execute(role);
+        }
+        close(ends[i][1]);
+        char ready = 0;
+        T(pass(ends[i][0], listening));
+        T(pass(ends[i][0], bound));
+        T(pass(ends[i][0], datagrams));
+        T(read(ends[i][0], &ready, 1));
+        for (int n = 0; n < 8; n++) {
+            int port = port_of(n % 2 ? listening : bound);
+            tell("connect A %s %d", own, port);
+            tell("send A abc");
+            tell("read A 3");
+            tell("close A");
+            tell("bind D");
+            tell("sendto D %s %d datagram", own, port_of(datagrams));
+            tell("recvfrom D");
+            tell("close D");
+        }
+    }
+    for (int i = 1; i < 4; i++) {
+        close(ends[i][0]);
+        wait_for(children[i]);
+    }
+    close(listening);
+    close(bound);
+    close(datagrams);
 }
 
 static int open_close_stop;
