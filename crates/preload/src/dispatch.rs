@@ -23,8 +23,10 @@
 //! - It interrupts a program at an instruction of its own, which holds no lock of the C library's or ours; or the
 //!   resolver in a call about sockets. The other calls of the resolver (memory, locks, files) are made natively at once.
 //!
-//! Left out: what is loaded at the start is looked at, not code that comes later (`dlopen`, JIT): to ask the loader for news
-//! takes a lock of its own that a fork does not wait for. Threads that the C library makes for itself (`getaddrinfo_a`,
+//! What is loaded later is looked at when the program asks for a function there (`export/symbols.rs`: `dlsym` by a handle),
+//! for the thread that does so and those that begin later.
+//!
+//! Left out: code that a program makes itself (JIT), or that is loaded and never asked for by name. Threads that the C library makes for itself (`getaddrinfo_a`,
 //! SIGEV_THREAD), and threads by a program's own `clone`, are not dispatched. Nor are programs with parts in
 //! Go, whose stacks have no room for a handler, nor those that use this facility themselves.
 
@@ -255,6 +257,30 @@ pub(crate) fn see_all() -> bool {
     WANTED.store(true, Ordering::Relaxed);
     begin();
     is_on()
+}
+
+/// The program may have loaded something. If that makes such calls, they are seen in this thread and those to come.
+pub(crate) fn look_again() {
+    if !is_available() || BARRED.load(Ordering::Relaxed) {
+        return;
+    }
+    if !WANTED.load(Ordering::Relaxed) {
+        match objects::make_calls_of_their_own(&library()) {
+            Some(wanted) => WANTED.store(wanted, Ordering::Relaxed),
+            None => BARRED.store(true, Ordering::Relaxed),
+        }
+    }
+    begin();
+}
+
+/// Nobody may look at what is loaded while the process is copied.
+pub(crate) fn before_fork() {
+    objects::before_fork();
+}
+
+/// See [`before_fork`].
+pub(crate) fn after_fork() {
+    objects::after_fork();
 }
 
 /// Whether the calling thread's calls past the C library are seen.

@@ -16,6 +16,7 @@ mod raw;
 #[cfg(target_arch = "x86_64")]
 mod signals;
 mod streams;
+mod symbols;
 #[cfg(target_arch = "x86_64")]
 mod threads;
 

@@ -25,7 +25,7 @@ const RENAMED: [(&str, &str); 15] = [
 ];
 
 /// Functions of the C library alone: what they do to a descriptor, if anything, they do by calls that are here as well.
-const WITHOUT_NUMBER: [&str; 84] = [
+const WITHOUT_NUMBER: [&str; 85] = [
     "__longjmp_chk",
     "__res_nquery",
     "__res_nquerydomain",
@@ -40,6 +40,7 @@ const WITHOUT_NUMBER: [&str; 84] = [
     "bsd_signal",
     "closefrom",
     "daemon",
+    "dlsym",
     "dprintf",
     "execl",
     "execle",

@@ -80,12 +80,14 @@ fn lock_for_fork() {
     urgent::before_fork();
     wait::before_fork();
     exec::before_fork();
+    dispatch::before_fork();
     slot::before_fork();
 }
 
 /// See [`lock_for_fork`].
 fn unlock_after_fork() {
     slot::after_fork();
+    dispatch::after_fork();
     exec::after_fork();
     wait::after_fork();
     urgent::after_fork();

@@ -12,6 +12,15 @@ pub(crate) fn see_all() -> bool {
 }
 
 /// See the other `dispatch`.
+pub(crate) fn look_again() {}
+
+/// See the other `dispatch`.
+pub(crate) fn before_fork() {}
+
+/// See the other `dispatch`.
+pub(crate) fn after_fork() {}
+
+/// See the other `dispatch`.
 pub(crate) fn is_on() -> bool {
     false
 }

@@ -7,6 +7,7 @@ use std::{ptr, slice};
 use libc::dl_phdr_info;
 
 use super::scan;
+use crate::lock::Lock;
 
 /// Libraries that make system calls by instruction, and never about sockets: of threads and memory (futex, mmap), of
 /// files (libaio), or those that watch the program's memory and stacks.
@@ -75,12 +76,39 @@ pub(super) fn library() -> Option<Range<usize>> {
     found
 }
 
-/// Whether the program, or a library of its, makes system calls by itself that may be about sockets. `None` where a part of
-/// it is in Go: a routine there may stand on a stack with no room for a signal handler.
+/// What has been looked at: how much the loader had loaded by then, and where the headers of each object lie. A fork waits
+/// for who looks, since the loader's own lock would stay taken in the child.
+struct Known {
+    loaded: u64,
+    headers: Vec<usize>,
+}
+
+static KNOWN: Lock<Known> = Lock::new(Known { loaded: 0, headers: Vec::new() });
+
+pub(super) fn before_fork() {
+    KNOWN.take_over_fork();
+}
+
+pub(super) fn after_fork() {
+    KNOWN.give_back();
+}
+
+/// Whether the program, or a library of its, makes system calls by itself that may be about sockets, of those that were not
+/// looked at before. `None` where a part of it is in Go: a routine there may stand on a stack with no room for a signal handler.
 pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
     let own = make_calls_of_their_own as *const () as usize;
     let (mut wanted, mut is_go) = (false, false);
+    let mut known = KNOWN.lock();
+    let mut now = Known { loaded: known.loaded, headers: Vec::new() };
     each(&mut |info| {
+        if info.dlpi_adds == known.loaded {
+            return true;
+        }
+        now.loaded = info.dlpi_adds;
+        now.headers.push(info.dlpi_phdr.addr());
+        if known.headers.contains(&info.dlpi_phdr.addr()) {
+            return false;
+        }
         let ranges = || code(info);
         is_go |= has_go_note(info);
         if !wanted
@@ -93,6 +121,9 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
         }
         is_go
     });
+    if now.loaded != known.loaded {
+        *known = now;
+    }
     (!is_go).then_some(wanted)
 }
 

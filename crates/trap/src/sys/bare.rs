@@ -9,6 +9,12 @@ use std::sync::OnceLock;
 
 use super::{aligned, check, owned};
 
+/// The version that the C library's functions have had from the beginning.
+#[cfg(target_arch = "x86_64")]
+const OLDEST: &CStr = c"GLIBC_2.2.5";
+#[cfg(target_arch = "aarch64")]
+const OLDEST: &CStr = c"GLIBC_2.17";
+
 type Syscall = unsafe extern "C" fn(c_long, ...) -> c_long;
 
 /// Where `syscall` is in the object that has another of the C library's functions, one that no library replaces.
@@ -26,7 +32,8 @@ fn find() -> Option<Syscall> {
         if library.is_null() {
             return None;
         }
-        let function = libc::dlsym(library, c"syscall".as_ptr());
+        // By its version, since by the name alone the preload library may say itself.
+        let function = libc::dlvsym(library, c"syscall".as_ptr(), OLDEST.as_ptr());
         (!function.is_null()).then(|| std::mem::transmute::<*mut c_void, Syscall>(function))
     }
 }

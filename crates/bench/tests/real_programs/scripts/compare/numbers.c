@@ -1,6 +1,7 @@
 /* System calls by number (`syscall(2)`): those that have functions of their own in the other programs, and do more, or
  * something else, than these. */
 #include "compare.h"
+#include <dlfcn.h>
 
 extern char **environ;
 
@@ -15,6 +16,60 @@ static void wait_for(pid_t child) {
     int status = -1;
     NEED(waitpid(child, &status, 0) == child);
     out("child ended with %x", status);
+}
+
+#ifdef __x86_64__
+/* A plug-in that makes its calls by instruction. */
+CASE(code_that_is_loaded_later) {
+    char directory[] = "/tmp/scoutline-later-XXXXXX", command[200];
+    NEED(mkdtemp(directory) != NULL);
+    snprintf(command, sizeof command, "gcc -shared -fPIC -O1 -o %s/later.so -x c -", directory);
+    FILE *compiler = popen(command, "w");
+    fputs("long call(long n, long a, long b, long c) {\n"
+          "    long result;\n"
+          "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
+          "    return result;\n"
+          "}\n", compiler);
+    NEED(pclose(compiler) == 0);
+    snprintf(command, sizeof command, "%s/later.so", directory);
+    void *later = dlopen(command, RTLD_NOW);
+    NEED(later != NULL && unlink(command) == 0 && rmdir(directory) == 0);
+    long (*call)(long, long, long, long) = dlsym(later, "call");
+    int fd = accepted("A");
+    char bytes[4];
+    T(call(SYS_write, fd, (long)"hello", 5));
+    tell("read A 5");
+    tell("send A abc");
+    T(call(SYS_read, fd, (long)bytes, 3));
+    T(close(fd));
+    tell("drain A");
+}
+#endif
+
+/* By a handle of the C library, as scripting languages call it. */
+CASE(functions_looked_up_by_a_handle) {
+    void *library = dlopen("libc.so.6", RTLD_NOW);
+    ssize_t (*its_send)(int, const void *, size_t, int) = dlsym(library, "send");
+    ssize_t (*its_read)(int, void *, size_t) = dlsym(library, "read");
+    long (*its_syscall)(long, ...) = dlsym(library, "syscall");
+    int (*its_close)(int) = dlsym(library, "close");
+    T(dlerror() == NULL);
+    char bytes[4];
+    int fd = accepted("A");
+    T(its_send(fd, "hello", 5, MSG_NOSIGNAL));
+    tell("read A 5");
+    T(its_syscall(SYS_write, fd, "hi", 2));
+    tell("read A 2");
+    tell("send A abc");
+    T(its_read(fd, bytes, 3));
+    T(its_close(fd));
+    tell("drain A");
+    T(dlsym(library, "no_such_function") == NULL);
+    T(dlerror() != NULL);
+    T(dlsym(library, "qsort") == dlsym(RTLD_DEFAULT, "qsort"));
+    T(dlerror() == NULL);
+    T(dlsym(RTLD_NEXT, "send") == dlsym(RTLD_DEFAULT, "send"));
+    T(dlsym(RTLD_DEFAULT, "CASE_of_nobody") == NULL);
 }
 
 CASE(vectors_at_no_position) {
