@@ -57,7 +57,7 @@ pub(crate) struct Program {
     /// The sockets, by slot.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// What those have become that another program took.
-    moved: RefCell<BTreeMap<u32, Weak<SocketEnd>>>,
+    moved: RefCell<BTreeMap<u32, Vec<Weak<SocketEnd>>>>,
     /// Poll sets that were woken and whose threads have not run since, as far as we have looked.
     woken: RefCell<Vec<u32>>,
     /// Since when none of those has; `None` when there are none.
@@ -258,12 +258,17 @@ impl Program {
 
     /// Another program has taken it.
     pub(crate) fn note_moved(&self, slot: u32, to: &Rc<SocketEnd>) {
-        self.moved.borrow_mut().insert(slot, Rc::downgrade(to));
+        let mut moved = self.moved.borrow_mut();
+        let all = moved.entry(slot).or_default();
+        all.retain(|end| end.upgrade().is_some());
+        all.push(Rc::downgrade(to));
     }
 
-    /// What a socket has become that another program took.
-    pub(crate) fn moved(&self, slot: u32) -> Option<Weak<SocketEnd>> {
-        self.moved.borrow().get(&slot).cloned()
+    /// What a socket has become that other programs took, of which none may be there any more; `None`: nobody has.
+    pub(crate) fn moved(&self, slot: u32) -> Option<Vec<Rc<SocketEnd>>> {
+        let moved = self.moved.borrow();
+        let ends = moved.get(&slot)?.iter().filter_map(Weak::upgrade);
+        Some(ends.filter(|end| !end.closed.get()).collect())
     }
 
     /// Lets go of all sockets.

@@ -16,9 +16,6 @@ use crate::socket::{DatagramStage, SocketEnd, StreamStage};
 /// An errno as a result.
 type Errno = i32;
 
-/// With whom those share their port that were passed one socket.
-const WITH_ALL: Sharing = Sharing { port: true, address: true };
-
 impl Core {
     /// Moves the socket for which this word stands to the program; its slot there. What has moved to that one before and
     /// comes to it once more is the same socket ([`stand_in::CAME_BEFORE`]).
@@ -44,16 +41,12 @@ impl Core {
             return Err(libc::EBADF);
         }
         if let Some(moved) = from.moved(slot) {
-            let moved = moved.upgrade().filter(|moved| !moved.closed.get());
-            let taken = match &moved {
-                Some(new) if Rc::ptr_eq(&new.program, to) && put_in_flight(new) => {
-                    Ok(new.slot | stand_in::CAME_BEFORE)
-                }
-                _ => self.take_beside(&old, moved.as_ref(), to, now).map(|new| {
+            let there = moved.iter().find(|end| Rc::ptr_eq(&end.program, to) && put_in_flight(end));
+            let taken = match there {
+                Some(end) => Ok(end.slot | stand_in::CAME_BEFORE),
+                None => self.take_beside(&old, &moved, to, now).map(|new| {
                     hold(to, call, new.slot);
-                    if moved.is_none() {
-                        from.note_moved(slot, &new);
-                    }
+                    from.note_moved(slot, &new);
                     new.slot
                 }),
             };
@@ -80,16 +73,17 @@ impl Core {
     }
 
     /// A socket for one more of the programs to which one without a peer was passed: what comes there is shared among theirs
-    /// as by SO_REUSEPORT, with `first`, which it has moved to, and those that came beside that. If that is gone, the port is
-    /// had anew.
+    /// as by SO_REUSEPORT, with those that it has become so far. If none is left, the port is had anew.
+    ///
+    /// Left out: the groups that it is in.
     fn take_beside(
         &mut self,
         old: &SocketEnd,
-        first: Option<&Rc<SocketEnd>>,
+        others: &[Rc<SocketEnd>],
         to: &Rc<Program>,
         now: Time,
     ) -> Result<Rc<SocketEnd>, Errno> {
-        let shown = first.map_or(old, |first| first);
+        let shown = others.first().map_or(old, |other| other);
         let state = shown.shared().state.load(Ordering::Acquire);
         let listens = state & slot_state::LISTENING != 0;
         if state & slot_state::BOUND == 0 || state & slot_state::CONNECTED != 0 {
@@ -98,30 +92,43 @@ impl Core {
         if listens && self.several.is_several() {
             return Err(libc::EOPNOTSUPP);
         }
+        // What it was bound to is the engine's own knowledge only as long as one is there.
+        let (local, first_port) = match others.iter().find_map(|other| other.bound.get()) {
+            Some((_, local)) => (local, 0),
+            None => (old.shown_local(), old.program.facts.first_port),
+        };
         let new = SocketEnd::open(to, old.kind).ok_or(libc::ENFILE)?;
         new.shared().references.store(1, Ordering::Release);
-        new.take_after(shown);
-        if let Some(first) = first {
-            first.share_port(WITH_ALL);
-            for id in first.path.get().into_iter().chain(first.side_paths.borrow().clone()) {
-                self.nets.iter().for_each(|net| net.udp.share_listener(id));
-            }
-        }
-        // What it was bound to is the engine's own knowledge only as long as that is there.
-        let (local, first_port) = match first.and_then(|first| first.bound.get()) {
-            Some((_, local)) => (local, 0),
-            None => (old.shown_local(), to.facts.first_port),
+        let before: Vec<Sharing> = others.iter().map(|other| other.sharing.get()).collect();
+        let made = if new.take_after(shown) {
+            let sharing = Sharing { port: true, ..shown.sharing.get() };
+            let backlog = u64::from(shown.backlog.get());
+            self.share_ports(others, sharing);
+            self.bind_from(&new, local, sharing, first_port, now)
+                .and_then(|_| if listens { self.listen(&new, backlog, now) } else { Ok(0) })
+        } else {
+            Err(libc::ENOBUFS)
         };
-        let backlog = u64::from(shown.backlog.get());
-        let made = self
-            .bind_from(&new, local, WITH_ALL, first_port, now)
-            .and_then(|_| if listens { self.listen(&new, backlog, now) } else { Ok(0) });
         if let Err(errno) = made {
+            if let Some(id) = new.path.get() {
+                self.destroy(id);
+            }
             new.release_port();
             to.forget_end(new.slot);
+            others.iter().zip(before).for_each(|(other, before)| other.share_port(before));
             return Err(errno);
         }
         Ok(new)
+    }
+
+    /// These share their port, and what comes there, with who comes to have it so from now on.
+    fn share_ports(&self, ends: &[Rc<SocketEnd>], sharing: Sharing) {
+        for end in ends {
+            end.share_port(sharing);
+            for id in end.path.get().into_iter().chain(end.side_paths.borrow().clone()) {
+                self.nets.iter().for_each(|net| net.udp.share_listener(id));
+            }
+        }
     }
 
     /// The paths of one socket are another's from now on.

@@ -53,8 +53,8 @@ impl SocketEnd {
         Ok(new)
     }
 
-    /// Has what was set on another of its kind.
-    pub(crate) fn take_after(&self, other: &SocketEnd) {
+    /// Has what was set on another of its kind; false where its memory has no room for that.
+    pub(crate) fn take_after(&self, other: &SocketEnd) -> bool {
         self.v6_only.set(other.v6_only.get());
         self.no_delay.set(other.no_delay.get());
         self.keep_alive.set(other.keep_alive.get());
@@ -62,7 +62,11 @@ impl SocketEnd {
         self.headers.set(other.headers.get());
         self.wishes.replace(other.wishes.borrow().clone());
         self.defer_accept.set(other.defer_accept.get());
+        if let Some(queue) = other.fast_open.get() {
+            self.fast_open.get_or_init(|| Rc::clone(queue));
+        }
         copy_options(other.shared(), self.shared());
+        other.errors_charged().is_none_or(|memory| self.ensure_errors(memory))
     }
 
     /// What its program is told that it is bound to.

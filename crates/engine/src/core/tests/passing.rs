@@ -4,28 +4,31 @@ use scoutline_abi::stand_in;
 
 use super::*;
 
-const OTHER: RegionId = RegionId(2);
-
 /// A pair whose server host has a second program: its region.
 fn with_other(seed: u64) -> (Pair, Arc<Region>) {
     let config = WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() };
     let mut pair = Pair::new(seed, config);
+    let region = with_program(&mut pair, 2, ProgramFacts::default());
+    (pair, region)
+}
+
+/// One more program on the server's host.
+fn with_program(pair: &mut Pair, number: u32, facts: ProgramFacts) -> Arc<Region> {
     let (region, _fd) = Region::create().unwrap();
     let region = Arc::new(region);
-    let program = ProgramFacts { name: "other".into(), ..ProgramFacts::default() };
     let add = Command::AddRegion {
-        id: OTHER,
+        id: RegionId(number.into()),
         region: Arc::clone(&region),
-        program,
-        pid: 2,
+        program: ProgramFacts { name: format!("other {number}"), ..facts },
+        pid: number,
         key: None,
         bells: Vec::new(),
     };
     pair.server.core.obey(add, pair.now);
     let record = region.process(0).unwrap();
     record.alive.store(1, Ordering::Release);
-    record.pid.store(2, Ordering::Relaxed);
-    (pair, region)
+    record.pid.store(number, Ordering::Relaxed);
+    region
 }
 
 /// Does something as the second program.
@@ -240,6 +243,87 @@ fn a_socket_that_is_passed_twice_is_one_for_who_takes_it() {
         came.len() >= 4
     });
     assert_eq!(came, b"once");
+}
+
+#[test]
+fn several_programs_share_what_comes_to_a_listener_that_each_was_passed() {
+    let (mut pair, mut second) = with_other(40);
+    // It could not bind there itself.
+    let facts = ProgramFacts { first_port: 1024, ..ProgramFacts::default() };
+    let mut third = with_program(&mut pair, 3, facts);
+    let listener = pair.listen(80);
+    let word = pass(&pair.server, listener);
+    let taken = |pair: &mut Pair, region: &mut Arc<Region>| {
+        pair.server.slot(listener).references.store(2, Ordering::Relaxed);
+        pair.server.slot(listener).in_flight.store(1, Ordering::Relaxed);
+        let taken = take(pair, region, word);
+        assert!(taken >= 0, "TAKE: {taken}");
+        taken as u32
+    };
+    let (first, other) = (taken(&mut pair, &mut second), taken(&mut pair, &mut third));
+    assert_eq!(taken(&mut pair, &mut third), other | stand_in::CAME_BEFORE);
+    let mut counts = [0, 0];
+    let accept =
+        |pair: &mut Pair, second: &mut Arc<Region>, third: &mut Arc<Region>, counts: &mut [u32; 2]| {
+            counts[0] += u32::from(as_other(pair, second, |host| host.accept(first)).is_some());
+            counts[1] += u32::from(as_other(pair, third, |host| host.accept(other)).is_some());
+            counts[0] + counts[1]
+        };
+    for connections in 1..=16 {
+        pair.connect(80);
+        pair.until("a connection", |pair| accept(pair, &mut second, &mut third, &mut counts) == connections);
+    }
+    assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
+    // One goes, and the other has all; both go, and who comes has the port anew, which only who passed it may have.
+    as_other(&mut pair, &mut second, |host| close(host, first));
+    let before = counts[1];
+    for connections in 1..=4 {
+        pair.connect(80);
+        pair.until("one more", |pair| {
+            counts[1] += u32::from(as_other(pair, &mut third, |host| host.accept(other)).is_some());
+            counts[1] == before + connections
+        });
+    }
+    as_other(&mut pair, &mut third, |host| {
+        host.slot(other).in_flight.store(0, Ordering::Relaxed);
+        close(host, other);
+    });
+    let refused = pair.connect(80);
+    pair.until("a refusal", |pair| pair.client.state(refused) & slot_state::FAILED != 0);
+    let anew = taken(&mut pair, &mut third);
+    pair.connect(80);
+    pair.until("the last", |pair| as_other(pair, &mut third, |host| host.accept(anew)).is_some());
+}
+
+#[test]
+fn datagrams_are_shared_by_those_who_were_passed_their_socket_and_by_no_stranger() {
+    let (mut pair, mut second) = with_other(41);
+    let mut third = with_program(&mut pair, 3, ProgramFacts::default());
+    let now = pair.now;
+    let socket = pair.server.open(slot_kind::DATAGRAM, now);
+    let place = [0xffff_0000_0000, 53, 0, 0];
+    assert_eq!(pair.server.call(call_op::BIND, socket, place, now), 0);
+    let word = pass(&pair.server, socket);
+    pair.server.slot(socket).references.store(3, Ordering::Relaxed);
+    pair.server.slot(socket).in_flight.store(2, Ordering::Relaxed);
+    let ends = [take(&mut pair, &mut second, word), take(&mut pair, &mut third, word)];
+    assert!(ends.iter().all(|&end| end >= 0), "TAKE: {ends:?}");
+    let stranger = pair.server.open(slot_kind::DATAGRAM, now);
+    let by_address = [place[0], place[1], 1, 0];
+    assert_eq!(pair.server.call(call_op::BIND, stranger, by_address, now), -libc::EADDRINUSE);
+    let mut came = [0, 0];
+    for number in 1..=16 {
+        let client = pair.client.open(slot_kind::DATAGRAM, now);
+        assert_eq!(pair.client.call(call_op::CONNECT, client, [SERVER, 53, 0, 0], now), 0);
+        let header = Record { len: 64, ..Record::default() }.to_bytes();
+        assert_eq!(pair.client.write(client, &[&header[..], &[1; 64]].concat()), 128);
+        pair.until("a datagram", |pair| {
+            came[0] += as_other(pair, &mut second, |host| host.read(ends[0] as u32, usize::MAX)).len();
+            came[1] += as_other(pair, &mut third, |host| host.read(ends[1] as u32, usize::MAX)).len();
+            came[0] + came[1] == number * 128
+        });
+    }
+    assert!(came.iter().all(|&bytes| bytes > 0), "{came:?}");
 }
 
 #[test]
