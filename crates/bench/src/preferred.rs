@@ -252,11 +252,10 @@ fn rows(case: &Case, cases: &[Case], options: &Options, untraced: Option<&str>, 
             };
             add(("unblock to run, mean", "µs", Better::Lower), &each(Waits::mean_us));
             add(("unblock to run, p99", "µs", Better::Lower), &each(Waits::p99_us));
-            add(("unblock to run at real-time priority, mean", "µs", Better::Lower), &each(Waits::raised_us));
+            let raised =
+                |arm: usize| case.waits[arm].iter().filter_map(Waits::raised_us).collect::<Vec<f64>>();
+            add(("unblock to run at real-time priority, mean", "µs", Better::Lower), &raised);
             add(("unblocked per preferred request", "times", Better::Lower), &each(Waits::per_request));
-            let metric =
-                ("unblocked to run at real-time priority per preferred request", "times", Better::Lower);
-            add(metric, &each(Waits::raised_per_request));
             add(("in the run queue per preferred request", "µs", Better::Lower), &each(Waits::queued_us));
             add(
                 ("preferred requests traced", "requests", Better::Higher),

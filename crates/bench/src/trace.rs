@@ -16,7 +16,7 @@
 //! be for other connections of the same thread, which the preferred request then waits for all the same.
 //!
 //! A thread that has a real-time priority by the time it runs was woken for the preferred request, or found to be wanted by
-//! it while it waited: those wake-ups are told apart too, each with all of its wait.
+//! it while it waited: those wake-ups are told apart too, each from being woken, even if it was raised later.
 //!
 //! A thread also waits when it is pushed off its core. So the record tells, beside the wake-ups, how long the serving
 //! thread stood in the run queue in all.
@@ -247,9 +247,9 @@ impl Waits {
         mean_us(&self.woken_ns)
     }
 
-    /// The same, of threads that ran with a real-time priority.
-    pub(crate) fn raised_us(&self) -> f64 {
-        mean_us(&self.raised_ns)
+    /// The same, of threads that ran with a real-time priority, if any did.
+    pub(crate) fn raised_us(&self) -> Option<f64> {
+        (!self.raised_ns.is_empty()).then(|| mean_us(&self.raised_ns))
     }
 
     /// The 99th percentile of that.
@@ -263,11 +263,6 @@ impl Waits {
     /// How often the thread that serves a request is woken within it, on average.
     pub(crate) fn per_request(&self) -> f64 {
         self.woken_ns.len() as f64 / self.requests.max(1) as f64
-    }
-
-    /// How often it runs with a real-time priority after that.
-    pub(crate) fn raised_per_request(&self) -> f64 {
-        self.raised_ns.len() as f64 / self.requests.max(1) as f64
     }
 
     /// How long that thread stands in the run queue for a request, on average, in microseconds.
@@ -339,7 +334,7 @@ mod tests {
             Waits { woken_ns: vec![50_000, 30_000], raised_ns, queued_ns: 80_000, requests: 1 }
         );
         assert!((waits.mean_us() - 40.0).abs() < 1e-9);
-        assert!((waits.raised_us() - 30.0).abs() < 1e-9);
+        assert_eq!(waits.raised_us(), Some(30.0));
         assert!((waits.p99_us() - 50.0).abs() < 1e-9);
         assert!((waits.per_request() - 2.0).abs() < 1e-9);
         assert!((waits.queued_us() - 80.0).abs() < 1e-9);

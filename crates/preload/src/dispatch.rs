@@ -23,8 +23,8 @@
 //! - It interrupts a program at an instruction of its own, which holds no lock of the C library's or ours; or the
 //!   resolver in a call about sockets. The other calls of the resolver (memory, locks, files) are made natively at once.
 //!
-//! What is loaded later is looked at when the program asks for a function there (`export/symbols.rs`: `dlsym` by a handle),
-//! for the thread that does so and those that begin later.
+//! What is loaded later is looked at when the program asks for a function there (`export/symbols.rs`: `dlsym` by a
+//! handle), for the thread that does so and those that begin later.
 //!
 //! Left out: code that a program makes itself (JIT), or that is loaded and never asked for by name. Threads that the C library makes for itself (`getaddrinfo_a`,
 //! SIGEV_THREAD), and threads by a program's own `clone`, are not dispatched. Nor are programs with parts in
@@ -43,6 +43,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
+use crate::lock::undisturbed;
 use crate::{attach, cancel, real};
 use calls::Next;
 
@@ -67,6 +68,8 @@ static BARRED: AtomicBool = AtomicBool::new(false);
 thread_local! {
     /// The thread's base is `Library`.
     static IN_LIBRARY: Cell<bool> = const { Cell::new(false) };
+    /// It was, and cannot be any more.
+    static LEFT: Cell<bool> = const { Cell::new(false) };
     /// Where the stack was when the thread entered the resolver; 0: it is not there.
     static RESOLVING: Cell<usize> = const { Cell::new(0) };
     static MODE: Cell<Mode> = const { Cell::new(Mode::Off) };
@@ -242,7 +245,7 @@ fn library() -> Range<usize> {
 
 /// The calling thread's base is as the program needs it.
 fn begin() {
-    if WANTED.load(Ordering::Relaxed) && !IN_LIBRARY.get() && RESOLVING.get() == 0 {
+    if is_wanted() && !IN_LIBRARY.get() && !LEFT.get() && RESOLVING.get() == 0 {
         signals::unblock();
         IN_LIBRARY.set(Mode::Library.enter());
     }
@@ -264,11 +267,11 @@ pub(crate) fn look_again() {
     if !is_available() || BARRED.load(Ordering::Relaxed) {
         return;
     }
-    if !WANTED.load(Ordering::Relaxed) {
-        match objects::make_calls_of_their_own(&library()) {
-            Some(wanted) => WANTED.store(wanted, Ordering::Relaxed),
-            None => BARRED.store(true, Ordering::Relaxed),
-        }
+    // A handler in between might fork, which waits for who looks, or jump out.
+    match undisturbed(|| objects::make_calls_of_their_own(&library())) {
+        Some(true) => WANTED.store(true, Ordering::Relaxed),
+        Some(false) => {}
+        None => BARRED.store(true, Ordering::Relaxed),
     }
     begin();
 }
@@ -290,7 +293,7 @@ pub(crate) fn is_on() -> bool {
 
 /// Whether new threads are to [`begin_thread`].
 pub(crate) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
+    WANTED.load(Ordering::Relaxed) && !BARRED.load(Ordering::Relaxed)
 }
 
 /// In a new thread, before its start routine.
@@ -355,6 +358,7 @@ extern "C-unwind" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
         Next::LeaveFrame(stack) => leave(stack, resolves),
         Next::Undispatched => {
             IN_LIBRARY.set(false);
+            LEFT.set(true);
             Mode::Off.enter();
         }
     }

@@ -50,9 +50,11 @@ pub(crate) use shell::{children_after_fork, children_before_fork, close, environ
 
 const VARIABLE: &CStr = c"SCOUTLINE_EXEC";
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// The longest environment that is one of the program's own making: with ours it fits on the stack, which a child by `vfork`
-/// has to itself, as it has no heap.
-const OWN_MAKING: usize = 256;
+/// An environment of a program's own making has no more, with ours: they fit on the stack, since a child by `vfork` has no
+/// heap to itself.
+const MOST_VARIABLES: usize = 256;
+/// These programs ran without us until such environments were looked at, so they need not have paths.
+const REQUIRED: &[u8] = b"SCOUTLINE_REQUIRED=";
 
 pub(crate) type Environment = *const *const c_char;
 
@@ -110,14 +112,12 @@ fn own_path() -> Vec<u8> {
 type Staying = (c_int, Entry);
 
 /// What stays open over `exec`: descriptors without FD_CLOEXEC. Before the locks for a fork are taken, since this may adopt
-/// sockets; see [`keep_unchanged`].
+/// sockets; see [`look_once_more`].
 fn staying() -> Vec<Staying> {
     let mut staying = Vec::new();
     for fd in 0..=table::highest() {
         let entry = family::look(fd);
-        if matches!(entry, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_))
-            && real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0
-        {
+        if can_stay(entry) && real::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC == 0 {
             table::note_shared(fd); // with what goes on there
             staying.push((fd, entry));
         }
@@ -125,9 +125,16 @@ fn staying() -> Vec<Staying> {
     staying
 }
 
-/// For who is alone: what other threads have closed since it was looked at does not go on.
-fn keep_unchanged(staying: &mut Vec<Staying>) {
-    staying.retain(|&(fd, entry)| table::look(fd) == entry);
+/// For who is alone: what other threads have made of it since it was looked at.
+fn look_once_more(staying: &mut Vec<Staying>) {
+    staying.retain_mut(|(fd, entry)| {
+        *entry = table::look(*fd);
+        can_stay(*entry)
+    });
+}
+
+fn can_stay(entry: Entry) -> bool {
+    matches!(entry, Entry::Socket(_) | Entry::Candidate { .. } | Entry::Epoll(_))
 }
 
 /// Calls one of the `exec` family with the environment that the new image needs. Answers as it does: only on failure.
@@ -150,7 +157,7 @@ fn execute_alone(
     let epolls = handoff::epolls_of(&staying);
     // Until the image is exchanged nobody forks: the handoff's descriptors are for one.
     let alone = attach::alone();
-    keep_unchanged(&mut staying);
+    look_once_more(&mut staying);
     let result = match Handoff::new(&staying, region) {
         Some(handoff) => {
             let numbers = handoff.numbers();
@@ -207,7 +214,7 @@ fn spawn_alone(
     let mut staying = staying();
     let epolls = handoff::epolls_of(&actions::after(staying.clone(), actions));
     let alone = attach::alone();
-    keep_unchanged(&mut staying);
+    look_once_more(&mut staying);
     let staying = actions::after(staying, actions);
     let Some(handoff) = Handoff::new(&staying, region) else { return spawn(object, environment) };
     let mut made = Made::around(actions, handoff.numbers());
@@ -226,10 +233,10 @@ fn spawn_alone(
 }
 
 /// Starts a program with an environment that leads to us also where the program has made one of its own (`env -i`): it does
-/// not mean what it starts to have another network. Who takes LD_PRELOAD alone away does; and so that nobody is told what
-/// is none of his affair, it is not given to whoever could not attach or not load us.
+/// not mean what it starts to have another network. Whoever removes only LD_PRELOAD wants it gone; and a program that could
+/// not attach or not load us is not given it, since it would say so, or end.
 fn with_us(environment: Environment, start: impl FnOnce(Environment) -> c_int) -> c_int {
-    let mut list = [ptr::null(); OWN_MAKING];
+    let mut list = [ptr::null(); MOST_VARIABLES];
     let completed = attach::region().is_some()
         && !attach::dead()
         && KEPT.get().is_some_and(|kept| kept.complete(environment, &mut list) && kept.can_be_used());
@@ -238,31 +245,43 @@ fn with_us(environment: Environment, start: impl FnOnce(Environment) -> c_int) -
 
 impl Kept {
     /// Writes the list of `environment` and ours, if it has none of it.
-    fn complete(&self, environment: Environment, list: &mut [*const c_char; OWN_MAKING]) -> bool {
+    fn complete(&self, environment: Environment, list: &mut [*const c_char; MOST_VARIABLES]) -> bool {
         let mut count = 0;
         let mut at = environment;
         // SAFETY: as in `Changed::new`.
         while let Some(&entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
             // SAFETY: as there.
             let (text, next) = unsafe { (CStr::from_ptr(entry).to_bytes(), at.add(1)) };
-            let is_full = count + self.variables.len() + 3 > OWN_MAKING;
+            let is_full = count + self.variables.len() + 3 > MOST_VARIABLES;
             if is_full || text.starts_with(PRELOAD) || text.starts_with(b"SCOUTLINE_ATTACH=") {
                 return false;
             }
             list[count] = entry;
             (count, at) = (count + 1, next);
         }
-        let ours = self.variables.iter().chain([&self.preload]);
-        for (place, variable) in list[count..OWN_MAKING - 1].iter_mut().zip(ours) {
+        let variables = self.variables.iter().filter(|variable| !variable.to_bytes().starts_with(REQUIRED));
+        let ours = variables.chain([&self.preload]);
+        for (place, variable) in list[count..MOST_VARIABLES - 1].iter_mut().zip(ours) {
             *place = variable.as_ptr();
         }
         true
     }
 
+    /// Who runs is still whom the library was started for, and finds it and the daemon.
     fn can_be_used(&self) -> bool {
-        let path = &self.preload.to_bytes_with_nul()[PRELOAD.len()..];
-        // SAFETY: no arguments; a terminated path.
-        unsafe { libc::geteuid() == self.user && libc::access(path.as_ptr().cast(), libc::R_OK) == 0 }
+        let value = |variable: &CString| {
+            let text = variable.to_bytes();
+            let at = text.iter().position(|&byte| byte == b'=').map_or(0, |at| at + 1);
+            variable.as_c_str().to_bytes_with_nul()[at..].as_ptr().cast::<c_char>()
+        };
+        // `remember` begins with the attach socket, without which it would not have been called.
+        let attach = self.variables.first().map_or(ptr::null(), value);
+        // SAFETY: no arguments; terminated paths, or null, which is refused.
+        unsafe {
+            libc::geteuid() == self.user
+                && libc::access(value(&self.preload), libc::R_OK) == 0
+                && libc::access(attach, libc::W_OK) == 0
+        }
     }
 }
 

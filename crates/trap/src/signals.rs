@@ -52,7 +52,7 @@ impl Watch {
     }
 
     /// Whether a signal waits for the call's thread. It is always looked before a connection is given, before a datagram
-    /// only where the call has waited for longer than a look takes: datagrams may be lost.
+    /// only where the call has waited for so long that 20 µs more are little: datagrams may be lost.
     pub(crate) fn is_called_away(&self, call: &Call, takes_connection: bool) -> bool {
         (takes_connection || self.since.elapsed() >= LOOKS[0])
             && Status::of(call.thread).is_some_and(|status| pending(&status, || false) == Pending::This)

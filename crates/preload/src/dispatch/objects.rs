@@ -76,14 +76,18 @@ pub(super) fn library() -> Option<Range<usize>> {
     found
 }
 
-/// What has been looked at: how much the loader had loaded by then, and where the headers of each object lie. A fork waits
-/// for who looks, since the loader's own lock would stay taken in the child.
+/// What is loaded later and has more code than this is not looked at: that would read gigabytes of some libraries from disk,
+/// at 45 µs for each MiB that is there already.
+const MOST_LATER: usize = 64 << 20;
+
+/// What has been looked at: how much the loader had loaded and unloaded by then, and where the headers of each object lie. A
+/// fork waits for who looks, since the loader's own lock would stay taken in the child.
 struct Known {
-    loaded: u64,
+    changes: (u64, u64),
     headers: Vec<usize>,
 }
 
-static KNOWN: Lock<Known> = Lock::new(Known { loaded: 0, headers: Vec::new() });
+static KNOWN: Lock<Known> = Lock::new(Known { changes: (0, 0), headers: Vec::new() });
 
 pub(super) fn before_fork() {
     KNOWN.take_over_fork();
@@ -99,12 +103,16 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
     let own = make_calls_of_their_own as *const () as usize;
     let (mut wanted, mut is_go) = (false, false);
     let mut known = KNOWN.lock();
-    let mut now = Known { loaded: known.loaded, headers: Vec::new() };
+    let is_first = known.headers.is_empty();
+    let mut now = Known { changes: known.changes, headers: Vec::new() };
     each(&mut |info| {
-        if info.dlpi_adds == known.loaded {
+        now.changes = (info.dlpi_adds, info.dlpi_subs);
+        if now.changes == known.changes {
             return true;
         }
-        now.loaded = info.dlpi_adds;
+        if now.changes.1 != known.changes.1 {
+            known.headers.clear(); // another object may lie where one was
+        }
         now.headers.push(info.dlpi_phdr.addr());
         if known.headers.contains(&info.dlpi_phdr.addr()) {
             return false;
@@ -113,6 +121,7 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
         is_go |= has_go_note(info);
         if !wanted
             && !ranges().any(|code| code.contains(&own) || code == *library)
+            && (is_first || ranges().map(|code| code.len()).sum::<usize>() <= MOST_LATER)
             && is_readable(info)
             && !is_named_so(info)
         {
@@ -121,7 +130,7 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
         }
         is_go
     });
-    if now.loaded != known.loaded {
+    if !now.headers.is_empty() {
         *known = now;
     }
     (!is_go).then_some(wanted)

@@ -7,9 +7,9 @@
 //! Left out: `dlvsym`, which asks for one of several versions.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
 use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::{attach, dispatch};
 
@@ -57,21 +57,23 @@ unsafe extern "C-unwind" fn dlsym() {
     );
     #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!(
-        "add x9, x0, #1",
-        "cmp x9, #1",
-        "b.hi {by_handle}",
-        "adrp x9, {real}",
-        "ldr x9, [x9, :lo12:{real}]",
-        "cbz x9, 2f",
-        "br x9",
+        "add x16, x0, #1",
+        "cmp x16, #1",
+        "b.ls 1f",
+        "b {by_handle}",
+        "1:",
+        "adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "cbz x16, 2f",
+        "br x16",
         "2:",
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",
         "bl {resolve}",
-        "mov x9, x0",
+        "mov x16, x0",
         "ldp x0, x1, [sp, #16]",
         "ldp x29, x30, [sp], #32",
-        "br x9",
+        "br x16",
         by_handle = sym by_handle,
         real = sym REAL,
         resolve = sym resolve,
@@ -79,16 +81,7 @@ unsafe extern "C-unwind" fn dlsym() {
 }
 
 extern "C-unwind" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    let real = match REAL.load(Ordering::Relaxed) {
-        real if real.is_null() => resolve(),
-        real => real,
-    };
-    // SAFETY: the C library's function; the program vouches for handle and name.
-    let found = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, *const c_char) -> *mut c_void>(real)(
-            handle, name,
-        )
-    };
+    let found = look_up(handle, name);
     if found.is_null() || attach::region().is_none() {
         return found;
     }
@@ -97,11 +90,22 @@ extern "C-unwind" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut
     before(found, name).unwrap_or(found)
 }
 
+/// The C library's `dlsym`, called from here.
+fn look_up(from: *mut c_void, name: *const c_char) -> *mut c_void {
+    let real = match REAL.load(Ordering::Relaxed) {
+        real if real.is_null() => resolve(),
+        real => real,
+    };
+    // SAFETY: the C library's function; who calls vouches for handle and name.
+    unsafe {
+        transmute::<*mut c_void, extern "C" fn(*mut c_void, *const c_char) -> *mut c_void>(real)(from, name)
+    }
+}
+
 /// Our function of this name, if `found` is the very one that it stands before: not where a third one lies between, which
 /// may mean to call the C library's.
 fn before(found: *mut c_void, name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: a name that has been looked up just now.
-    let [first, next] = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| unsafe { libc::dlsym(from, name) });
+    let [first, next] = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| look_up(from, name));
     if first.is_null() || next.is_null() {
         // What the program has not asked for has not failed.
         // SAFETY: no arguments.
@@ -113,7 +117,8 @@ fn before(found: *mut c_void, name: *const c_char) -> Option<*mut c_void> {
 
 /// Whether an address is of this library.
 fn is_ours(address: *mut c_void) -> bool {
-    static BASE: OnceLock<usize> = OnceLock::new();
+    // Found out by several threads at once if need be: none may wait for another here, who may wait for the loader.
+    static BASE: AtomicUsize = AtomicUsize::new(0);
     let base_of = |address: *const c_void| {
         // SAFETY: zeros are a valid structure to fill.
         unsafe {
@@ -121,5 +126,8 @@ fn is_ours(address: *mut c_void) -> bool {
             if libc::dladdr(address, &raw mut about) == 0 { 0 } else { about.dli_fbase.addr() }
         }
     };
-    *BASE.get_or_init(|| base_of((&raw const REAL).cast())) == base_of(address)
+    if BASE.load(Ordering::Relaxed) == 0 {
+        BASE.store(base_of((&raw const REAL).cast()), Ordering::Relaxed);
+    }
+    BASE.load(Ordering::Relaxed) == base_of(address)
 }

@@ -17,7 +17,7 @@ fn with_program(pair: &mut Pair, number: u32, facts: ProgramFacts) -> Arc<Region
     let (region, _fd) = Region::create().unwrap();
     let region = Arc::new(region);
     let add = Command::AddRegion {
-        id: RegionId(number.into()),
+        id: RegionId(number),
         region: Arc::clone(&region),
         program: ProgramFacts { name: format!("other {number}"), ..facts },
         pid: number,

@@ -25,15 +25,18 @@ CASE(code_that_is_loaded_later) {
     NEED(mkdtemp(directory) != NULL);
     snprintf(command, sizeof command, "gcc -shared -fPIC -O1 -o %s/later.so -x c -", directory);
     FILE *compiler = popen(command, "w");
+    NEED(compiler != NULL);
     fputs("long call(long n, long a, long b, long c) {\n"
           "    long result;\n"
           "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
           "    return result;\n"
           "}\n", compiler);
-    NEED(pclose(compiler) == 0);
+    int status = pclose(compiler);
     snprintf(command, sizeof command, "%s/later.so", directory);
     void *later = dlopen(command, RTLD_NOW);
-    NEED(later != NULL && unlink(command) == 0 && rmdir(directory) == 0);
+    unlink(command);
+    rmdir(directory);
+    NEED(status == 0 && later != NULL);
     long (*call)(long, long, long, long) = dlsym(later, "call");
     int fd = accepted("A");
     char bytes[4];

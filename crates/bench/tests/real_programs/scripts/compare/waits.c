@@ -410,7 +410,6 @@ CASE(signals_that_are_taken_beside_waits) {
     pthread_join(waiter.thread, NULL);
 }
 
-/* What has a limit keeps it, however often others get what it waits for. */
 /* It is cancelled before the connection comes, if only just. On a busy machine it may be late for that on Linux, too. */
 static void *accept_once(void *fd) { return (void *)(long)accept(*(int *)fd, NULL, NULL); }
 
@@ -429,9 +428,10 @@ CASE(a_cancelled_thread_takes_no_connection_along) {
         else taken++;
         tell("close A");
     }
-    out("most are left: %d", taken < 10);
+    out("some are left: %d", taken < 16);
 }
 
+/* What has a limit keeps it, however often others get what it waits for. */
 CASE(a_limit_beside_others) {
     int port, fd = pair(&port);
     struct timeval limit = {1, 0};
