@@ -713,9 +713,12 @@ static pid_t fork_waiter(int fd, int accepts, const struct name *known, int is_l
 }
 
 static void something(int accepts, int from, struct name *to, int listening, char name) {
+    char command[80];
     if (accepts) {
-        tell("connect %c %s %d", name, own, port_of(listening));
-        tell("send %c x", name);
+        snprintf(command, sizeof command, "connect %c %s %d", name, own, port_of(listening));
+        order(command);
+        snprintf(command, sizeof command, "send %c x", name);
+        order(command);
     } else {
         NEED(sendto(from, "x", 1, 0, ADDRESS(*to)) == 1);
     }
@@ -744,26 +747,33 @@ CASE(one_that_does_not_run) {
     }
 }
 
-/* And is killed there. */
+/* And is killed there. Where others want its processor, too, it may have run and have taken that along: it is tried again then. */
 CASE(one_that_does_not_run_any_more) {
     struct name to, known;
     int from = bound(&known), fd = bound(&to), listening = listener();
     choose_one();
     for (int accepts = 0; accepts < 2; accepts++) {
-        int status;
-        pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known, 1);
-        await_sleep(late);
-        usleep(50000);
-        pid_t busy = hog();
-        something(accepts, from, &to, listening, 'S');
-        pid_t other = fork_waiter(accepts ? listening : fd, accepts, &known, 0);
-        usleep(50000);
-        NEED(kill(late, SIGKILL) == 0 && waitpid(late, &status, 0) == late);
-        /* Unless it has come to run before. */
-        if (WIFEXITED(status)) something(accepts, from, &to, listening, 'T');
-        NEED(waitpid(other, &status, 0) == other);
+        int status, is_helped = 1, tries = 0;
+        for (; is_helped && tries < 3; tries++) {
+            pid_t late = fork_waiter(accepts ? listening : fd, accepts, &known, 1);
+            await_sleep(late);
+            usleep(50000);
+            pid_t busy = hog();
+            something(accepts, from, &to, listening, 'S');
+            pid_t other = fork_waiter(accepts ? listening : fd, accepts, &known, 0);
+            usleep(50000);
+            NEED(kill(late, SIGKILL) == 0 && waitpid(late, &status, 0) == late);
+            if (WIFEXITED(status)) something(accepts, from, &to, listening, 'T');
+            is_helped = 0;
+            for (int looks = 0; waitpid(other, &status, WNOHANG) == 0; usleep(10000)) {
+                if (++looks != 300) continue;
+                is_helped = 1;
+                something(accepts, from, &to, listening, 'T');
+            }
+            NEED(waitpid(busy, NULL, 0) == busy);
+        }
         T(status);
-        NEED(waitpid(busy, &status, 0) == busy);
+        T(is_helped);
     }
 }
 
