@@ -26,9 +26,10 @@
 //! What is loaded later is looked at when the program asks for a function there (`export/symbols.rs`: `dlsym` by a
 //! handle), for the thread that does so and those that begin later.
 //!
-//! Left out: code that a program makes itself (JIT), or that is loaded and never asked for by name. Threads that the C library makes for itself (`getaddrinfo_a`,
-//! SIGEV_THREAD), and threads by a program's own `clone`, are not dispatched. Nor are programs with parts in
-//! Go, whose stacks have no room for a handler, nor those that use this facility themselves.
+//! Left out: code that a program makes itself (JIT), or that is loaded and never asked for by name. Threads that the C
+//! library makes for itself (`getaddrinfo_a`, SIGEV_THREAD), and threads by a program's own `clone`, are not
+//! dispatched. Nor are programs with parts in Go, whose stacks have no room for a handler, nor those that use this
+//! facility themselves.
 
 mod calls;
 mod objects;

@@ -10,9 +10,9 @@
 //! Processes of one program are those that share a region: forked ones, and those that an `exec` with sockets made.
 //! They go on sharing the socket. A process of another program on paths has the engine *move* it into its own region,
 //! when it receives it: then the sender's descriptor is one where nothing comes any more and that takes nothing, as if
-//! it had been shut down. Of one without a peer each further program has its own at the same port. To a process that is not on paths the kernel has nothing to give: `sendmsg` fails with
-//! EOPNOTSUPP where the other end (SO_PEERCRED) is known to be one, with a line on standard error; where it turns out
-//! later, its socket was never connected.
+//! it had been shut down. Of one without a peer each further program has its own at the same port. To a process that is
+//! not on paths the kernel has nothing to give: `sendmsg` fails with EOPNOTSUPP where the other end (SO_PEERCRED) is
+//! known to be one, with a line on standard error; where it turns out later, its socket was never connected.
 //!
 //! Left out: MSG_PEEK of what comes from another program. A message that
 //! nobody ever receives keeps its socket open until the program ends, and ends with it.
