@@ -13,24 +13,32 @@ static int started(const char *role) { return role == NULL; }
 struct waiter {
     pthread_t thread;
     pid_t id;
-    int fd;
+    int fd, got;
 };
 
-static void *wait_there(void *given) {
+static void *wait_silently(void *given) {
     struct waiter *waiter = given;
     struct name who = {0};
     socklen_t len = sizeof who;
     waiter->id = gettid();
-    out("%d", (int)recvfrom(waiter->fd, bytes, 10, 0, (struct sockaddr *)&who, &len));
+    waiter->got = recvfrom(waiter->fd, bytes, 10, 0, (struct sockaddr *)&who, &len);
     return NULL;
 }
 
-static void wait_in(struct waiter *waiter, int fd) {
+static void *wait_there(void *given) {
+    wait_silently(given);
+    out("%d", ((struct waiter *)given)->got);
+    return NULL;
+}
+
+static void wait_as(struct waiter *waiter, int fd, void *(*how)(void *)) {
     *waiter = (struct waiter){.fd = fd};
-    pthread_create(&waiter->thread, NULL, wait_there, waiter);
+    pthread_create(&waiter->thread, NULL, how, waiter);
     while (__atomic_load_n(&waiter->id, __ATOMIC_ACQUIRE) == 0) usleep(1000);
     await_sleep(waiter->id);
 }
+
+static void wait_in(struct waiter *waiter, int fd) { wait_as(waiter, fd, wait_there); }
 
 CASE(a_number_that_is_closed_while_a_thread_receives) {
     int port, fd = pair(&port), kept = dup(fd);
@@ -779,27 +787,30 @@ CASE(one_that_does_not_run_any_more) {
 
 static void *wait_late(void *given) {
     stay_there();
-    return wait_there(given);
+    return wait_silently(given);
 }
 
-/* Its process goes on, and all others. */
+/* Its process goes on, and all others: before that processor is free again. Where all processors are wanted, a thread of ours may
+ * be behind the same one for longer than that, by no fault of the late one: it is tried again then. */
 CASE(others_beside_one_that_does_not_run) {
     struct name to_late, to;
-    struct waiter late = {.fd = bound(&to_late)}, other;
-    int from = bound(&(struct name){0}), status;
+    struct waiter late, other;
+    int from = bound(&(struct name){0}), to_one = bound(&to_late), fd = bound(&to), status, is_ahead = 0;
     choose_one();
-    NEED(pthread_create(&late.thread, NULL, wait_late, &late) == 0);
-    while (__atomic_load_n(&late.id, __ATOMIC_ACQUIRE) == 0) usleep(1000);
-    await_sleep(late.id);
-    wait_in(&other, bound(&to));
-    usleep(50000);
-    pid_t busy = hog();
-    NEED(sendto(from, "x", 1, 0, ADDRESS(to_late)) == 1);
-    NEED(sendto(from, "xy", 2, 0, ADDRESS(to)) == 2);
-    NEED(pthread_join(other.thread, NULL) == 0);
-    T(waitpid(busy, &status, WNOHANG));
-    NEED(waitpid(busy, &status, 0) == busy);
-    NEED(pthread_join(late.thread, NULL) == 0);
+    for (int tries = 0; !is_ahead && tries < 10; tries++) {
+        wait_as(&late, to_one, wait_late);
+        wait_as(&other, fd, wait_silently);
+        usleep(50000);
+        pid_t busy = hog();
+        NEED(sendto(from, "x", 1, 0, ADDRESS(to_late)) == 1);
+        NEED(sendto(from, "xy", 2, 0, ADDRESS(to)) == 2);
+        NEED(pthread_join(other.thread, NULL) == 0);
+        is_ahead = waitpid(busy, &status, WNOHANG) == 0;
+        NEED(!is_ahead || waitpid(busy, &status, 0) == busy);
+        NEED(pthread_join(late.thread, NULL) == 0);
+        NEED(late.got == 1 && other.got == 2);
+    }
+    T(is_ahead);
 }
 
 /* A process with much memory takes its time to end: others that wait go on as before. */
