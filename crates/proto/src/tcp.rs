@@ -29,6 +29,7 @@ pub mod flight;
 pub mod frto;
 pub mod fused;
 pub mod isn;
+mod late;
 pub mod listen;
 mod message;
 pub mod module;

@@ -106,7 +106,7 @@ impl Rack {
         let mut newest = [delivered.newest, delivered.newest_again];
         newest.sort_unstable_by_key(|piece| piece.map(|piece| piece.end));
         for piece in newest.into_iter().flatten() {
-            if piece.again && is_answer_to_an_earlier_copy(&piece, times, now) {
+            if piece.again && is_answer_to_an_earlier_copy(&piece, self.patience(times), times, now) {
                 continue;
             }
             self.rtt_ns = now.since(piece.at).as_nanos() as u64;
@@ -156,6 +156,11 @@ impl Rack {
         (times.least / 4 * self.multiplier()).min(times.smoothed)
     }
 
+    /// The same where reordering was seen, and nothing where it was not.
+    pub fn patience(&self, times: &Times) -> Duration {
+        if self.is_reordering() { self.window(true, times) } else { Duration::ZERO }
+    }
+
     /// RFC 8985 §6.2 step 5: takes what is lost for lost. Whether anything was, and when to look again.
     pub fn detect(
         &self,
@@ -187,11 +192,12 @@ impl Rack {
     }
 }
 
-/// RFC 8985 §6.2 step 2: the echo is older than what was sent last, or no round trip is so short.
-fn is_answer_to_an_earlier_copy(piece: &Piece, times: &Times, now: Time) -> bool {
+/// RFC 8985 §6.2 step 2: the echo is older than what was sent last, which bore a timestamp by `patience` older than that,
+/// or no round trip is so short.
+fn is_answer_to_an_earlier_copy(piece: &Piece, patience: Duration, times: &Times, now: Time) -> bool {
     // Timestamps count milliseconds.
     let age = Duration::from_millis(now.as_millis() - piece.at.as_millis().min(now.as_millis()));
-    times.echo_age.is_some_and(|echo| echo > age) || now.since(piece.at) < times.least
+    times.echo_age.is_some_and(|echo| echo > age + patience) || now.since(piece.at) < times.least
 }
 
 #[cfg(test)]

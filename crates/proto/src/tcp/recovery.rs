@@ -160,6 +160,11 @@ impl Recovery {
         self.rack.reorderings()
     }
 
+    /// How long something may be held up on the way, as far as seen (with SACK).
+    pub fn patience(&self, times: &Times) -> Duration {
+        self.rack.patience(times)
+    }
+
     /// RACK.reo_wnd_mult.
     #[cfg(test)]
     pub(super) fn rack_multiplier(&self) -> u32 {

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use scoutline_base::Time;
 
+use crate::tcp::late::Late;
 use crate::tcp::reassembly::Ranges;
 use crate::tcp::sequence::SeqNumber;
 
@@ -82,7 +83,7 @@ pub(super) struct Receive {
     pub(super) acknowledged: u64,
     /// End of a FIN that came ahead of data: its position, and one.
     pub(super) fin_end: Option<NonZeroU64>,
-    /// What came otherwise than in order, while it has to be told of. Most connections never see any.
+    /// What came otherwise than in order, while it has to be told of or something may be late by it. Most connections never see any.
     pub(super) unordered: Option<Box<Unordered>>,
     /// RFC 7323 TS.Recent and when it was taken.
     pub(super) recent: u32,
@@ -119,9 +120,24 @@ pub(super) struct Unordered {
     pub(super) merged: u8,
     /// What came last has an acknowledgment of its own, whatever else came with it.
     pub(super) tells: bool,
+    /// What may be late, since a gap was filled.
+    pub(super) late: Option<Late>,
 }
 
 impl Unordered {
+    /// There is nothing to tell.
+    pub(super) fn is_told(&self) -> bool {
+        self.ranges.is_empty() && self.duplicates.is_empty()
+    }
+
+    /// A gap was filled, and TS.Recent is no longer what it was.
+    pub(super) fn note_filled(&mut self, recent: u32, now: Time) {
+        match &mut self.late {
+            Some(late) => late.on_filled(recent, now),
+            None => self.late = Some(Late::new(recent, now)),
+        }
+    }
+
     /// This came a second time. What follows another is told with it: who undoes what it did for a loss that was none
     /// counts all of them (RFC 3708), so none may be left out because it came in one burst with another.
     pub(super) fn note_duplicate(&mut self, came: Range<u64>) {
@@ -155,6 +171,11 @@ impl Receive {
 
     pub(super) fn set_fin_at(&mut self, position: Option<u64>) {
         self.fin_end = position.and_then(|position| NonZeroU64::new(position + 1));
+    }
+
+    /// A gap was filled, not long ago.
+    pub(super) fn late(&self) -> Option<&Late> {
+        self.unordered.as_ref()?.late.as_ref()
     }
 
     /// Data is missing before some that has come.

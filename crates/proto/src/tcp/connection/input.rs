@@ -181,8 +181,10 @@ impl Connection {
             return Ok(());
         }
         let Some((value, _)) = header.options.timestamps else { return Err(Drop::MissingTimestamp) };
-        let older = (value.wrapping_sub(self.receive.recent) as i32) < 0;
-        if older && now.since(self.receive.recent_at) < RECENT_LIFETIME {
+        let receive = &self.receive;
+        let older = (value.wrapping_sub(receive.recent) as i32) < 0;
+        let is_late = older && receive.late().is_some_and(|late| late.permits(value, now));
+        if older && !is_late && now.since(receive.recent_at) < RECENT_LIFETIME {
             if len > 0 {
                 self.owed = Owed::Now;
             } else {
@@ -203,8 +205,12 @@ impl Connection {
             && ((value.wrapping_sub(self.receive.recent) as i32) >= 0
                 || now.since(self.receive.recent_at) >= RECENT_LIFETIME)
         {
-            self.receive.recent = value;
-            self.receive.recent_at = now;
+            let receive = &mut self.receive;
+            if value != receive.recent && receive.has_gap() {
+                receive.unordered.get_or_insert_default().note_filled(receive.recent, now);
+            }
+            receive.recent = value;
+            receive.recent_at = now;
         }
     }
 

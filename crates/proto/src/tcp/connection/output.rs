@@ -111,7 +111,7 @@ impl Connection {
         if range.is_empty() {
             return None;
         }
-        let timestamp = self.timestamp(now);
+        let timestamp = self.timestamp_again(now);
         self.recovery.on_retransmitted(range.clone(), now, timestamp);
         self.pace(range.end - range.start, now);
         self.send.timed = None;
@@ -120,7 +120,20 @@ impl Connection {
         if !self.timers.is_armed(Timer::Retransmit) {
             self.timers.arm(Timer::Retransmit, now + self.rtt.rto());
         }
-        Some(self.range_transmit(range, true, now))
+        let mut transmit = self.range_transmit(range, true, now);
+        if let Some((value, _)) = &mut transmit.header.options.timestamps {
+            *value = timestamp;
+        }
+        Some(transmit)
+    }
+
+    /// The timestamp of what goes again: as old as what may still be under way where reordering was seen, for the peer
+    /// drops what is older than the last that it got in order (RFC 7323 §5.3 R1; see [`late`](crate::tcp::late)). A
+    /// round trip newer than that of the original (RFC 8985 §6.2: no segment is lost before), so that an echo still
+    /// tells the two apart; a round trip that such an echo tells seems longer by that.
+    fn timestamp_again(&self, now: Time) -> u32 {
+        let patience = self.recovery.patience(&self.round_trips());
+        self.timestamp(now).wrapping_sub(patience.as_millis() as u32)
     }
 
     /// How much a paced connection may send now, in bytes; `None` when it has to wait, for a timer that is armed then.
@@ -481,7 +494,7 @@ impl Connection {
             window,
             options: Options {
                 timestamps: self.negotiated.timestamps.then(|| (self.timestamp(now), self.receive.recent)),
-                sack: self.sack_blocks(),
+                sack: self.sack_blocks(now),
                 ..Options::default()
             },
             ..Header::default()
@@ -508,19 +521,18 @@ impl Connection {
 
     /// RFC 2018 §4: ranges that grew come first, the last one before the others; before them, once, what came a second
     /// time (RFC 2883). What has no place in this acknowledgment makes another one.
-    fn sack_blocks(&mut self) -> SackBlocks {
+    fn sack_blocks(&mut self, now: Time) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let Some(unordered) = &mut self.receive.unordered else { return blocks };
-        if unordered.ranges.is_empty() && unordered.duplicates.is_empty() {
-            self.receive.unordered = None;
-            return blocks;
-        }
         if !self.negotiated.sack {
             unordered.untold.clear();
             unordered.duplicates.clear();
-            if unordered.ranges.is_empty() {
-                self.receive.unordered = None;
-            }
+        }
+        if unordered.is_told() && unordered.late.as_ref().is_none_or(|late| late.is_over(now)) {
+            self.receive.unordered = None;
+            return blocks;
+        }
+        if unordered.is_told() || !self.negotiated.sack {
             return blocks;
         }
         // RFC 2018 §3: three fit beside timestamps.

@@ -37,7 +37,8 @@ impl Connection {
         if !self.is_long || (self.parts == 0 && came < BURST * full) {
             return None;
         }
-        let is_plain = receive.unordered.is_none() && receive.fin_end.is_none() && !self.fin_received;
+        let is_told = receive.unordered.as_ref().is_none_or(|unordered| unordered.is_told());
+        let is_plain = is_told && receive.fin_end.is_none() && !self.fin_received;
         if !is_plain || receive.quick > 0 || receive.duplicates > 0 || self.state != State::Established {
             return None;
         }
