@@ -18,25 +18,32 @@ static void wait_for(pid_t child) {
     out("child ended with %x", status);
 }
 
+/* Compiles a plug-in and loads it. */
+static void *plug_in(const char *source, const char *options, int mode) {
+    char directory[] = "/tmp/scoutline-later-XXXXXX", text[200];
+    NEED(mkdtemp(directory) != NULL);
+    snprintf(text, sizeof text, "gcc -shared -fPIC -O1 %s -o %s/later.so -x c -", options, directory);
+    FILE *compiler = popen(text, "w");
+    NEED(compiler != NULL);
+    fputs(source, compiler);
+    int status = pclose(compiler);
+    snprintf(text, sizeof text, "%s/later.so", directory);
+    void *later = dlopen(text, mode);
+    unlink(text);
+    rmdir(directory);
+    NEED(status == 0 && later != NULL);
+    return later;
+}
+
 #ifdef __x86_64__
 /* A plug-in that makes its calls by instruction. */
 CASE(code_that_is_loaded_later) {
-    char directory[] = "/tmp/scoutline-later-XXXXXX", command[200];
-    NEED(mkdtemp(directory) != NULL);
-    snprintf(command, sizeof command, "gcc -shared -fPIC -O1 -o %s/later.so -x c -", directory);
-    FILE *compiler = popen(command, "w");
-    NEED(compiler != NULL);
-    fputs("long call(long n, long a, long b, long c) {\n"
-          "    long result;\n"
-          "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
-          "    return result;\n"
-          "}\n", compiler);
-    int status = pclose(compiler);
-    snprintf(command, sizeof command, "%s/later.so", directory);
-    void *later = dlopen(command, RTLD_NOW);
-    unlink(command);
-    rmdir(directory);
-    NEED(status == 0 && later != NULL);
+    void *later = plug_in(
+        "long call(long n, long a, long b, long c) {\n"
+        "    long result;\n"
+        "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
+        "    return result;\n"
+        "}\n", "", RTLD_NOW);
     long (*call)(long, long, long, long) = dlsym(later, "call");
     int fd = accepted("A");
     char bytes[4];
@@ -48,6 +55,34 @@ CASE(code_that_is_loaded_later) {
     tell("drain A");
 }
 #endif
+
+/* A plug-in that finds the C library's functions before any that stand in front of them, as PHP loads its extensions. */
+CASE(code_that_is_bound_deeply) {
+    static const char source[] =
+        "#include <sys/socket.h>\n"
+        "#include <unistd.h>\n"
+        "int (*const ends)(int) = close;\n"
+        "long put(int fd, const char *text, long len) { return send(fd, text, len, MSG_NOSIGNAL); }\n"
+        "long take(int fd, char *text, long len) { return read(fd, text, len); }\n"
+        "int end(int fd) { return ends(fd); }\n";
+    for (int at_once = 0; at_once < 2; at_once++) {
+        const char *options = at_once ? "-Wl,-z,relro,-z,now" : "-Wl,-z,lazy";
+        void *later = plug_in(source, options, RTLD_DEEPBIND | (at_once ? RTLD_NOW : RTLD_LAZY));
+        long (*put)(int, const char *, long) = dlsym(later, "put");
+        long (*take)(int, char *, long) = dlsym(later, "take");
+        int (*end)(int) = dlsym(later, "end");
+        T(dlerror() == NULL);
+        char bytes[4];
+        int fd = accepted("A");
+        T(put(fd, "hello", 5));
+        tell("read A 5");
+        tell("send A abc");
+        T(take(fd, bytes, 3));
+        T(end(fd));
+        tell("drain A");
+        T(dlclose(later));
+    }
+}
 
 /* By a handle of the C library, as scripting languages call it. */
 CASE(functions_looked_up_by_a_handle) {
