@@ -62,17 +62,32 @@ const ADDRESSES: [u32; 3] = [1, 6, 7];
 #[cfg(target_arch = "aarch64")]
 const ADDRESSES: [u32; 3] = [257, 1025, 1026];
 
-/// What has been looked at.
+/// What has been looked at. Held over a fork, since the loader's own lock would stay taken in the child; never while something
+/// is looked up, which waits for who loads, and that one may wait here.
 struct Known {
-    /// How much the loader had loaded by then.
-    loaded: u64,
-    /// Our functions that stand before one of the C library, by name.
-    ours: Vec<(&'static CStr, usize)>,
-    /// Where the C library lies.
+    loaded: Loaded,
+    ours: Ours,
+}
+
+/// How much the loader had loaded and unloaded, and where the headers of each object lie.
+struct Loaded {
+    changes: (u64, u64),
+    headers: Vec<usize>,
+}
+
+/// Our functions that stand right before one of the C library, by name, and where that lies.
+struct Ours {
+    functions: Vec<(&'static CStr, usize)>,
     library: Range<usize>,
 }
 
-static KNOWN: Lock<Known> = Lock::new(Known { loaded: 0, ours: Vec::new(), library: 0..0 });
+static KNOWN: Lock<Known> = Lock::new(Known {
+    loaded: Loaded { changes: (0, 0), headers: Vec::new() },
+    ours: Ours { functions: Vec::new(), library: 0..0 },
+});
+
+/// So often something may be unloaded while we look.
+const TRIES: usize = 4;
 
 pub(crate) fn before_fork() {
     KNOWN.take_over_fork();
@@ -85,21 +100,55 @@ pub(crate) fn after_fork() {
 /// The program may have loaded something: binds it to our functions. `look_up`: the function of a name that comes first, and
 /// the one that comes after ours.
 pub(crate) fn look_again(look_up: impl Fn(&CStr) -> [*mut c_void; 2]) {
-    undisturbed(|| {
-        let mut known = KNOWN.lock();
-        if known.library.is_empty() {
-            find(&mut known, look_up);
+    for _ in 0..TRIES {
+        let Some(loaded) = known(news) else { return };
+        if known(|known| known.ours.library.is_empty()) {
+            let ours = Ours::find(&look_up);
+            known(|known| known.ours = ours);
         }
-        let mut loaded = known.loaded;
-        each(&mut |info| {
-            loaded = info.dlpi_adds;
-            if loaded != known.loaded && !is_at(info, known.library.start) && !is_at(info, own()) {
-                bind(info, &known);
-            }
-            loaded == known.loaded
-        });
-        known.loaded = loaded;
+        // It waits for who loads: what is listed is as the loader leaves it then.
+        look_up(c"dlsym");
+        if known(|known| bind_all(known, loaded)) {
+            return;
+        }
+    }
+}
+
+fn known<R>(work: impl FnOnce(&mut Known) -> R) -> R {
+    undisturbed(|| work(&mut KNOWN.lock()))
+}
+
+/// What is loaded, if that has changed.
+fn news(known: &mut Known) -> Option<Loaded> {
+    let mut now = Loaded { changes: known.loaded.changes, headers: Vec::new() };
+    each(&mut |info| {
+        now.changes = (info.dlpi_adds, info.dlpi_subs);
+        now.headers.push(info.dlpi_phdr.addr());
+        now.changes == known.loaded.changes
     });
+    if now.changes.1 != known.loaded.changes.1 {
+        known.loaded.headers.clear(); // another object may lie where one was
+    }
+    (now.changes != known.loaded.changes).then_some(now)
+}
+
+/// Binds what is listed and was not before. False where something has been unloaded meanwhile: in its place there may be what
+/// is just being loaded.
+fn bind_all(known: &mut Known, loaded: Loaded) -> bool {
+    let mut is_as_listed = true;
+    each(&mut |info| {
+        let at = info.dlpi_phdr.addr();
+        is_as_listed = info.dlpi_subs == loaded.changes.1;
+        let is_new = loaded.headers.contains(&at) && !known.loaded.headers.contains(&at);
+        if is_as_listed && is_new && !is_at(info, known.ours.library.start) && !is_at(info, own()) {
+            bind(info, &known.ours);
+        }
+        !is_as_listed
+    });
+    if is_as_listed {
+        known.loaded = loaded;
+    }
+    is_as_listed
 }
 
 /// An address in this library.
@@ -107,33 +156,33 @@ fn own() -> usize {
     own as *const () as usize
 }
 
-/// Our functions, and the C library.
-fn find(known: &mut Known, look_up: impl Fn(&CStr) -> [*mut c_void; 2]) {
-    let mut names = Vec::new();
-    each(&mut |info| {
-        let is_own = is_at(info, own());
-        if is_own && let Some(object) = Object::of(info) {
-            names = object.functions();
-        }
-        is_own
-    });
-    let [library, _] = look_up(c"gnu_get_libc_version").map(<*mut c_void>::addr);
-    each(&mut |info| {
-        if is_at(info, library) {
-            known.library = extent(info);
-        }
-        !known.library.is_empty()
-    });
-    names.retain(|(name, ours)| {
-        let [first, next] = look_up(name).map(<*mut c_void>::addr);
-        first == *ours && known.library.contains(&next)
-    });
-    names.sort_unstable();
-    known.ours = names;
+impl Ours {
+    fn find(look_up: impl Fn(&CStr) -> [*mut c_void; 2]) -> Ours {
+        let [version, _] = look_up(c"gnu_get_libc_version").map(<*mut c_void>::addr);
+        let mut ours = Ours { functions: Vec::new(), library: 0..0 };
+        known(|_| {
+            each(&mut |info| {
+                if is_at(info, version) {
+                    ours.library = extent(info);
+                } else if is_at(info, own())
+                    && let Some(object) = Object::of(info)
+                {
+                    ours.functions = object.functions();
+                }
+                false
+            });
+        });
+        ours.functions.retain(|(name, address)| {
+            let [first, next] = look_up(name).map(<*mut c_void>::addr);
+            first == *address && ours.library.contains(&next)
+        });
+        ours.functions.sort_unstable();
+        ours
+    }
 }
 
 /// Changes what an object's tables say of functions before which we stand.
-fn bind(info: &dl_phdr_info, known: &Known) {
+fn bind(info: &dl_phdr_info, ours: &Ours) {
     let Some(object) = Object::of(info) else { return };
     let extent = extent(info);
     let final_part = headers(info).iter().find(|header| header.p_type == libc::PT_GNU_RELRO);
@@ -149,12 +198,11 @@ fn bind(info: &dl_phdr_info, known: &Known) {
         let slot = unsafe { &*ptr::with_exposed_provenance::<AtomicUsize>(at) };
         let bound = slot.load(Ordering::Relaxed);
         let is_unresolved = kind == ADDRESSES[2] && extent.contains(&bound);
-        if is_own || !(is_unresolved || known.library.contains(&bound)) {
+        if is_own || !(is_unresolved || ours.library.contains(&bound)) {
             continue;
         }
-        if let Ok(found) = known.ours.binary_search_by_key(&name, |(name, _)| name) {
-            let ours = known.ours[found].1;
-            change(slot, ours, final_part.contains(&at));
+        if let Ok(found) = ours.functions.binary_search_by_key(&name, |(name, _)| name) {
+            change(slot, ours.functions[found].1, final_part.contains(&at));
         }
     }
 }
