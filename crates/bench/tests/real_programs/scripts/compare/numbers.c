@@ -2,6 +2,7 @@
  * something else, than these. */
 #include "compare.h"
 #include <dlfcn.h>
+#include <pthread.h>
 
 extern char **environ;
 
@@ -18,20 +19,25 @@ static void wait_for(pid_t child) {
     out("child ended with %x", status);
 }
 
-/* Compiles a plug-in and loads it. */
-static void *plug_in(const char *source, const char *options, int mode) {
-    char directory[] = "/tmp/scoutline-later-XXXXXX", text[200];
-    NEED(mkdtemp(directory) != NULL);
-    snprintf(text, sizeof text, "gcc -shared -fPIC -O1 %s -o %s/later.so -x c -", options, directory);
-    FILE *compiler = popen(text, "w");
+/* Compiles a plug-in: its path. */
+static void compile(const char *source, const char *options, char path[40]) {
+    char command[200];
+    strcpy(path, "/tmp/scoutline-later-XXXXXX.so");
+    NEED(close(mkstemps(path, 3)) == 0);
+    snprintf(command, sizeof command, "gcc -shared -fPIC -O1 %s -o %s -x c -", options, path);
+    FILE *compiler = popen(command, "w");
     NEED(compiler != NULL);
     fputs(source, compiler);
-    int status = pclose(compiler);
-    snprintf(text, sizeof text, "%s/later.so", directory);
-    void *later = dlopen(text, mode);
-    unlink(text);
-    rmdir(directory);
-    NEED(status == 0 && later != NULL);
+    NEED(pclose(compiler) == 0);
+}
+
+/* And loads it. */
+static void *plug_in(const char *source, const char *options, int mode) {
+    char path[40];
+    compile(source, options, path);
+    void *later = dlopen(path, mode);
+    unlink(path);
+    NEED(later != NULL);
     return later;
 }
 
@@ -56,18 +62,19 @@ CASE(code_that_is_loaded_later) {
 }
 #endif
 
+static const char deep[] =
+    "#include <sys/socket.h>\n"
+    "#include <unistd.h>\n"
+    "int (*const ends)(int) = close;\n"
+    "long put(int fd, const char *text, long len) { return send(fd, text, len, MSG_NOSIGNAL); }\n"
+    "long take(int fd, char *text, long len) { return read(fd, text, len); }\n"
+    "int end(int fd) { return ends(fd); }\n";
+
 /* A plug-in that finds the C library's functions before any that stand in front of them, as PHP loads its extensions. */
 CASE(code_that_is_bound_deeply) {
-    static const char source[] =
-        "#include <sys/socket.h>\n"
-        "#include <unistd.h>\n"
-        "int (*const ends)(int) = close;\n"
-        "long put(int fd, const char *text, long len) { return send(fd, text, len, MSG_NOSIGNAL); }\n"
-        "long take(int fd, char *text, long len) { return read(fd, text, len); }\n"
-        "int end(int fd) { return ends(fd); }\n";
     for (int at_once = 0; at_once < 2; at_once++) {
         const char *options = at_once ? "-Wl,-z,relro,-z,now" : "-Wl,-z,lazy";
-        void *later = plug_in(source, options, RTLD_DEEPBIND | (at_once ? RTLD_NOW : RTLD_LAZY));
+        void *later = plug_in(deep, options, RTLD_DEEPBIND | (at_once ? RTLD_NOW : RTLD_LAZY));
         long (*put)(int, const char *, long) = dlsym(later, "put");
         long (*take)(int, char *, long) = dlsym(later, "take");
         int (*end)(int) = dlsym(later, "end");
@@ -81,6 +88,48 @@ CASE(code_that_is_bound_deeply) {
         T(end(fd));
         tell("drain A");
         T(dlclose(later));
+    }
+}
+
+static void *load_often(void *path) {
+    struct name name = name_of(own, 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    NEED(bind(fd, ADDRESS(name)) == 0);
+    name = name_of(own, port_of(fd));
+    NEED(connect(fd, ADDRESS(name)) == 0);
+    long failed = 0;
+    for (int i = 0; i < 1000; i++) {
+        char byte;
+        void *later = dlopen(path, RTLD_DEEPBIND | (i % 2 ? RTLD_NOW : RTLD_LAZY));
+        long (*put)(int, const char *, long) = dlsym(later, "put");
+        long (*take)(int, char *, long) = dlsym(later, "take");
+        failed += put(fd, "x", 1) != 1 || take(fd, &byte, 1) != 1;
+        dlclose(later);
+    }
+    close(fd);
+    return (void *)failed;
+}
+
+/* Several threads load and unload such ones, while others fork. */
+CASE(code_that_is_bound_deeply_by_several_threads) {
+    enum { MANY = 3 };
+    pthread_t threads[MANY];
+    char paths[MANY][40];
+    void *failed;
+    for (int i = 0; i < MANY; i++) {
+        compile(deep, "-Wl,-z,relro,-z,now", paths[i]);
+        NEED(pthread_create(&threads[i], NULL, load_often, paths[i]) == 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) _exit(close(socket(AF_INET, SOCK_STREAM, 0)));
+        NEED(waitpid(child, &status, 0) == child && status == 0);
+    }
+    for (int i = 0; i < MANY; i++) {
+        pthread_join(threads[i], &failed);
+        T((long)failed);
+        unlink(paths[i]);
     }
 }
 
