@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{ptr, slice};
 
-use libc::dl_phdr_info;
+use libc::{Elf64_Phdr, dl_phdr_info};
 
 use crate::loaded::{each, headers, range};
 use crate::lock::{Lock, undisturbed};
@@ -185,8 +185,17 @@ impl Ours {
 fn bind(info: &dl_phdr_info, ours: &Ours) {
     let Some(object) = Object::of(info) else { return };
     let extent = extent(info);
-    let final_part = headers(info).iter().find(|header| header.p_type == libc::PT_GNU_RELRO);
-    let final_part = final_part.map_or(0..0, |header| range(info, header));
+    // SAFETY: a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let parts = || headers(info).iter().map(|header| (header, range(info, header)));
+    let is_data = |at: &usize| {
+        let is_writable =
+            |header: &Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
+        parts().any(|(header, part)| is_writable(header) && part.contains(at))
+    };
+    // Whole pages of it, which the loader has made read-only.
+    let final_part = parts().find(|(header, _)| header.p_type == libc::PT_GNU_RELRO);
+    let final_part = final_part.map_or(0..0, |(_, part)| part.start..part.end & !(page - 1));
     for entry in object.tables.iter().flat_map(|table| table.iter()) {
         let (kind, symbol) = (entry.info as u32, (entry.info >> 32) as usize);
         if symbol == 0 || entry.addend != 0 || !ADDRESSES.contains(&kind) {
@@ -194,31 +203,31 @@ fn bind(info: &dl_phdr_info, ours: &Ours) {
         }
         let Some((name, is_own)) = object.symbol(symbol) else { continue };
         let at = object.base.wrapping_add(entry.offset);
-        // SAFETY: the loader writes there, and the object stays while it tells of it.
+        if is_own || !is_data(&at) {
+            continue;
+        }
+        // SAFETY: the loader has written there, and the object stays while it tells of it.
         let slot = unsafe { &*ptr::with_exposed_provenance::<AtomicUsize>(at) };
         let bound = slot.load(Ordering::Relaxed);
         let is_unresolved = kind == ADDRESSES[2] && extent.contains(&bound);
-        if is_own || !(is_unresolved || ours.library.contains(&bound)) {
-            continue;
-        }
-        if let Ok(found) = ours.functions.binary_search_by_key(&name, |(name, _)| name) {
-            change(slot, ours.functions[found].1, final_part.contains(&at));
+        if (is_unresolved || ours.library.contains(&bound))
+            && let Ok(found) = ours.functions.binary_search_by_key(&name, |(name, _)| name)
+        {
+            change(slot, ours.functions[found].1, final_part.contains(&at).then_some(page));
         }
     }
 }
 
-/// Writes where it may be that nobody writes any more once all is resolved.
-fn change(slot: &AtomicUsize, ours: usize, is_final: bool) {
-    // SAFETY: a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = ptr::from_ref(slot).cast_mut().cast::<c_void>().map_addr(|at| at & !(page - 1));
-    // SAFETY: a page of the object; it is data that nobody runs.
-    let protect = |how| unsafe { libc::mprotect(start, page, how) } == 0;
-    if is_final && !protect(libc::PROT_READ | libc::PROT_WRITE) {
-        return;
-    }
-    slot.store(ours, Ordering::Relaxed);
-    if is_final {
+/// Writes. `page`: in one of this size that may only be read.
+fn change(slot: &AtomicUsize, ours: usize, page: Option<usize>) {
+    let protect = |how| {
+        let Some(page) = page else { return true };
+        let start = ptr::from_ref(slot).cast_mut().cast::<c_void>().map_addr(|at| at & !(page - 1));
+        // SAFETY: a page of the object; it is data that nobody runs.
+        unsafe { libc::mprotect(start, page, how) == 0 }
+    };
+    if protect(libc::PROT_READ | libc::PROT_WRITE) {
+        slot.store(ours, Ordering::Relaxed);
         protect(libc::PROT_READ);
     }
 }
