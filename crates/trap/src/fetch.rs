@@ -186,7 +186,7 @@ impl Supervisor {
     /// The thread of a call makes it again as soon as it can; tried since then. One that is blocked is answered so.
     pub(crate) fn give_to_fetcher(&mut self, wait: Wait, errnos: Option<Errnos>, since: Instant) {
         let call = wait.call;
-        let number = self.fetchers.fetch(call, errnos);
+        let number = self.fetchers.fetch(call, wait.ends().is_some(), errnos);
         let job = Job { number, since, look: later(LOOKS, since), is_there: errnos.is_none() };
         self.waits.left.insert(call.thread, Left { wait, stage: Stage::Leaving(job) });
     }

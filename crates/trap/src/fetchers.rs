@@ -42,6 +42,8 @@ pub(crate) type Errnos = [i32; 2];
 struct Job {
     number: u64,
     call: Call,
+    /// It has a limit of time.
+    is_limited: bool,
     errnos: Option<Errnos>,
     progress: AtomicU8,
 }
@@ -107,10 +109,10 @@ impl Fetchers {
     }
 
     /// Has the thread of a call make it again: the number of the job.
-    pub(crate) fn fetch(&mut self, call: Call, errnos: Option<Errnos>) -> u64 {
+    pub(crate) fn fetch(&mut self, call: Call, is_limited: bool, errnos: Option<Errnos>) -> u64 {
         let number = self.next;
         self.next += 1;
-        let job = Arc::new(Job { number, call, errnos, progress: AtomicU8::new(WAITS) });
+        let job = Arc::new(Job { number, call, is_limited, errnos, progress: AtomicU8::new(WAITS) });
         self.jobs.insert(call.thread, Arc::clone(&job));
         let mut work = lock(&self.shared.work);
         work.jobs.push_back(job);
@@ -181,7 +183,7 @@ impl Shared {
         sys::ring(&self.bell);
     }
 
-    fn fetch(&self, Job { call, errnos, progress, .. }: &Job, tell: impl Fn(Outcome)) {
+    fn fetch(&self, Job { call, is_limited, errnos, progress, .. }: &Job, tell: impl Fn(Outcome)) {
         let begins = progress.compare_exchange(WAITS, SEIZES, Ordering::AcqRel, Ordering::Acquire);
         if begins.is_err() {
             return tell(Outcome::Left);
@@ -196,7 +198,7 @@ impl Shared {
                 let Some(stopped) = sys::stopped() else { return tell(Outcome::Left) };
                 let is_handled = |signal| signals::is_handled(call.thread, signal);
                 let comes = |comes| tell(if comes { Outcome::Comes } else { Outcome::Left });
-                stopped.release(call.number, call.arguments, is_handled, comes);
+                stopped.release((call.number, call.arguments, *is_limited), is_handled, comes);
             }
             // Without a signal its program would be told the number that is the kernel's own.
             Err(_) if answer(1).is_some() => tell(Outcome::Left),
@@ -269,7 +271,7 @@ mod tests {
             let jobs = threads.iter().map(|&thread| {
                 // None of them is in this one.
                 let call = Call { id: 0, thread, number: libc::SYS_recvfrom, arguments: [0; 6] };
-                (fetchers.fetch(call, None), thread, Outcome::Left)
+                (fetchers.fetch(call, false, None), thread, Outcome::Left)
             });
             let jobs: Vec<Told> = jobs.collect();
             let mut told = told(&mut fetchers, jobs.len());

@@ -63,16 +63,15 @@ impl Stopped {
         Stopped { thread, signal: if is_event { 0 } else { signal }, halts }
     }
 
-    /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments) if that is what it left
-    /// and no handler runs before; whether it does is told just before it goes.
+    /// Lets it go: it sees to its signals, and makes this call anew (its number and its arguments, with a limit of time or
+    /// without) if that is what it left and no handler runs before; whether it does is told just before it goes.
     pub(crate) fn release(
         self,
-        number: i64,
-        arguments: [u64; 6],
+        (number, arguments, is_limited): (i64, [u64; 6], bool),
         is_handled: impl Fn(c_int) -> bool,
         tell: impl FnOnce(bool),
     ) {
-        match leaves(self.thread, number, arguments) {
+        match leaves(self.thread, number, arguments, is_limited) {
             Some(restart) => self.until_call(restart, is_handled, tell),
             None => self.detach(false, tell),
         }
@@ -153,14 +152,15 @@ const EINTR_AT_STOPS: [i64; 16] = [
 /// Whether a thread that stands is about to make this call anew: by which result it does so from the call's entrance. Whatever
 /// else it left and would be told EINTR of, without a handler, it makes anew, too.
 #[cfg(target_arch = "x86_64")]
-fn leaves(thread: u32, number: i64, arguments: [u64; 6]) -> Option<c_int> {
+fn leaves(thread: u32, number: i64, arguments: [u64; 6], is_limited: bool) -> Option<c_int> {
     let registers = registers(thread)?;
     let libc::user_regs_struct { rdi, rsi, rdx, r10, r8, r9, .. } = registers;
     // Where it is in no call the number is below zero.
     let found = registers.orig_rax.cast_signed();
     let is_it = (found, [rdi, rsi, rdx, r10, r8, r9]) == (number, arguments);
     match registers.rax.cast_signed().wrapping_neg() as c_int {
-        ERESTARTSYS if is_it => Some(ERESTARTSYS),
+        // The kernel says EINTR of one with a limit, and so this is the program's next call, which nobody has taken yet.
+        ERESTARTSYS if is_it && !is_limited => Some(ERESTARTSYS),
         // Told EINTR there, the program's next call would be taken for this one.
         ERESTARTNOHAND if is_it => Some(ERESTARTNOINTR),
         libc::EINTR if is_it || EINTR_AT_STOPS.contains(&found) => {
@@ -192,7 +192,7 @@ fn set_registers(thread: u32, registers: &libc::user_regs_struct) -> Option<()> 
 
 /// Nobody tells here, so that an equal call counts as the same.
 #[cfg(not(target_arch = "x86_64"))]
-fn leaves(_: u32, _: i64, _: [u64; 6]) -> Option<c_int> {
+fn leaves(_: u32, _: i64, _: [u64; 6], _: bool) -> Option<c_int> {
     Some(ERESTARTSYS)
 }
 
@@ -239,9 +239,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn release(stopped: Stopped, arguments: [u64; 6]) -> bool {
+    fn release(stopped: Stopped, arguments: [u64; 6], is_limited: bool) -> bool {
         let mut comes = None;
-        stopped.release(libc::SYS_recvfrom, arguments, |_| true, |told| comes = Some(told));
+        stopped.release((libc::SYS_recvfrom, arguments, is_limited), |_| true, |told| comes = Some(told));
         comes.unwrap()
     }
 
@@ -259,7 +259,7 @@ pub(crate) mod tests {
         let child = receiver(theirs.as_raw_fd());
         let arguments = await_call(child);
         for _ in 0..20 {
-            assert!(release(stopped(child), arguments));
+            assert!(release(stopped(child), arguments, limit));
             assert_eq!(await_call(child), arguments);
         }
         send(&ours, b"abc", 0).unwrap();
@@ -288,10 +288,13 @@ pub(crate) mod tests {
         for at in 0..arguments.len() {
             let mut others = arguments;
             others[at] += 1;
-            assert!(!release(stopped(child), others));
+            assert!(!release(stopped(child), others, false));
             assert_eq!(await_call(child), arguments);
         }
-        stopped(child).release(libc::SYS_recvmsg, arguments, |_| true, |comes| assert!(!comes));
+        stopped(child).release((libc::SYS_recvmsg, arguments, false), |_| true, |comes| assert!(!comes));
+        assert_eq!(await_call(child), arguments);
+        // The kernel would say EINTR of one with a limit: it is the next one.
+        assert!(!release(stopped(child), arguments, true));
         assert_eq!(await_call(child), arguments);
         send(&ours, b"abc", 0).unwrap();
         // SAFETY: a place that may be left out.
@@ -322,7 +325,7 @@ pub(crate) mod tests {
         while std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap().contains(") t ") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(!release(stopped, arguments));
+        assert!(!release(stopped, arguments, false));
         assert!(super::stopped().is_none());
     }
 }
