@@ -11,9 +11,7 @@ use super::{
     CONNECTION, DOORBELLS, ForImage, GENERATION, MEMORY, PROCESS, REQUESTS, dead, exchange, own_process,
     record, region, request, set_dead,
 };
-use crate::{
-    accept, binding, dispatch, epoll, exec, family, limits, own, real, rings, serve, slot, urgent, wait,
-};
+use crate::{accept, dispatch, epoll, exec, family, limits, own, real, rings, serve, slot, urgent, wait};
 
 thread_local! {
     /// The signals that the thread had blocked before it forked, as a word.
@@ -83,14 +81,12 @@ fn lock_for_fork() {
     wait::before_fork();
     exec::before_fork();
     dispatch::before_fork();
-    binding::before_fork();
     slot::before_fork();
 }
 
 /// See [`lock_for_fork`].
 fn unlock_after_fork() {
     slot::after_fork();
-    binding::after_fork();
     dispatch::after_fork();
     exec::after_fork();
     wait::after_fork();

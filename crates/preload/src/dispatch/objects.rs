@@ -1,13 +1,12 @@
 //! The program and its libraries as they are loaded: where the C library's code is, and who makes system calls.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 use std::{ptr, slice};
 
 use libc::dl_phdr_info;
 
 use super::scan;
-use crate::loaded::{each, headers, range};
 use crate::lock::Lock;
 
 /// Libraries that make system calls by instruction, and never about sockets: of threads and memory (futex, mmap), of
@@ -27,12 +26,36 @@ const NEVER_SOCKETS: [&[u8]; 12] = [
     b"libhwasan.so",
 ];
 
+fn headers(info: &dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    if info.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader's own headers, which stay while it tells of them.
+    unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
+}
+
 /// The code of an object, piece by piece.
 fn code(info: &dl_phdr_info) -> impl Iterator<Item = Range<usize>> {
+    let base = info.dlpi_addr as usize;
     let mapped = headers(info)
         .iter()
         .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
-    mapped.map(move |header| range(info, header))
+    mapped.map(move |header| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        start..start.wrapping_add(header.p_memsz as usize)
+    })
+}
+
+/// Calls `visit` with each object until it says so.
+fn each(visit: &mut dyn FnMut(&dl_phdr_info) -> bool) {
+    extern "C" fn one(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
+        // SAFETY: the loader's structure, and what `each` gave.
+        let (info, visit) = unsafe { (&*info, &mut **visit.cast::<&mut dyn FnMut(&dl_phdr_info) -> bool>()) };
+        c_int::from(visit(info))
+    }
+    let mut visit = visit;
+    // SAFETY: `one` gets the pointer during the call only.
+    unsafe { libc::dl_iterate_phdr(Some(one), (&raw mut visit).cast()) };
 }
 
 fn symbol(name: &CStr) -> usize {
@@ -117,8 +140,12 @@ pub(super) fn make_calls_of_their_own(library: &Range<usize>) -> Option<bool> {
 fn has_go_note(info: &dl_phdr_info) -> bool {
     let notes = headers(info).iter().filter(|header| header.p_type == libc::PT_NOTE);
     notes.into_iter().any(|header| {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
         // SAFETY: a part of the object that the loader has mapped readable, for as long as it tells of it.
-        scan::is_of_go(unsafe { bytes(range(info, header)) })
+        let notes = unsafe {
+            slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), header.p_memsz as usize)
+        };
+        scan::is_of_go(notes)
     })
 }
 

@@ -11,7 +11,7 @@ use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::{attach, binding, dispatch};
+use crate::{attach, dispatch};
 
 /// The version that `dlsym` has had from the beginning.
 #[cfg(target_arch = "x86_64")]
@@ -82,14 +82,10 @@ unsafe extern "C-unwind" fn dlsym() {
 
 extern "C-unwind" fn by_handle(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let found = look_up(handle, name);
-    if found.is_null() {
+    if found.is_null() || attach::region().is_none() {
         return found;
     }
     // Who asks has loaded it.
-    binding::look_again(|name| both(name.as_ptr()));
-    if attach::region().is_none() {
-        return found;
-    }
     dispatch::look_again();
     before(found, name).unwrap_or(found)
 }
@@ -109,19 +105,14 @@ fn look_up(from: *mut c_void, name: *const c_char) -> *mut c_void {
 /// Our function of this name, if `found` is the very one that it stands before: not where a third one lies between, which
 /// may mean to call the C library's.
 fn before(found: *mut c_void, name: *const c_char) -> Option<*mut c_void> {
-    let [first, next] = both(name);
-    (!first.is_null() && next == found && first != found && is_ours(first)).then_some(first)
-}
-
-/// The function of this name that comes first, and the one that comes after ours; null where there is none.
-fn both(name: *const c_char) -> [*mut c_void; 2] {
-    let found = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| look_up(from, name));
-    if found.iter().any(|found| found.is_null()) {
+    let [first, next] = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| look_up(from, name));
+    if first.is_null() || next.is_null() {
         // What the program has not asked for has not failed.
         // SAFETY: no arguments.
         unsafe { libc::dlerror() };
+        return None;
     }
-    found
+    (next == found && first != found && is_ours(first)).then_some(first)
 }
 
 /// Whether an address is of this library.

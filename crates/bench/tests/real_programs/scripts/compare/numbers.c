@@ -2,7 +2,6 @@
  * something else, than these. */
 #include "compare.h"
 #include <dlfcn.h>
-#include <pthread.h>
 
 extern char **environ;
 
@@ -19,37 +18,25 @@ static void wait_for(pid_t child) {
     out("child ended with %x", status);
 }
 
-/* Compiles a plug-in: its path. */
-static void compile(const char *source, const char *options, char path[40]) {
-    char command[200];
-    strcpy(path, "/tmp/scoutline-later-XXXXXX.so");
-    NEED(close(mkstemps(path, 3)) == 0);
-    snprintf(command, sizeof command, "gcc -shared -fPIC -O1 %s -o %s -x c -", options, path);
-    FILE *compiler = popen(command, "w");
-    NEED(compiler != NULL);
-    fputs(source, compiler);
-    NEED(pclose(compiler) == 0);
-}
-
-/* And loads it. */
-static void *plug_in(const char *source, const char *options, int mode) {
-    char path[40];
-    compile(source, options, path);
-    void *later = dlopen(path, mode);
-    unlink(path);
-    NEED(later != NULL);
-    return later;
-}
-
 #ifdef __x86_64__
 /* A plug-in that makes its calls by instruction. */
 CASE(code_that_is_loaded_later) {
-    void *later = plug_in(
-        "long call(long n, long a, long b, long c) {\n"
-        "    long result;\n"
-        "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
-        "    return result;\n"
-        "}\n", "", RTLD_NOW);
+    char directory[] = "/tmp/scoutline-later-XXXXXX", command[200];
+    NEED(mkdtemp(directory) != NULL);
+    snprintf(command, sizeof command, "gcc -shared -fPIC -O1 -o %s/later.so -x c -", directory);
+    FILE *compiler = popen(command, "w");
+    NEED(compiler != NULL);
+    fputs("long call(long n, long a, long b, long c) {\n"
+          "    long result;\n"
+          "    __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(n), \"D\"(a), \"S\"(b), \"d\"(c) : \"rcx\", \"r11\", \"memory\");\n"
+          "    return result;\n"
+          "}\n", compiler);
+    int status = pclose(compiler);
+    snprintf(command, sizeof command, "%s/later.so", directory);
+    void *later = dlopen(command, RTLD_NOW);
+    unlink(command);
+    rmdir(directory);
+    NEED(status == 0 && later != NULL);
     long (*call)(long, long, long, long) = dlsym(later, "call");
     int fd = accepted("A");
     char bytes[4];
@@ -61,77 +48,6 @@ CASE(code_that_is_loaded_later) {
     tell("drain A");
 }
 #endif
-
-static const char deep[] =
-    "#include <sys/socket.h>\n"
-    "#include <unistd.h>\n"
-    "int (*const ends)(int) = close;\n"
-    "long put(int fd, const char *text, long len) { return send(fd, text, len, MSG_NOSIGNAL); }\n"
-    "long take(int fd, char *text, long len) { return read(fd, text, len); }\n"
-    "int end(int fd) { return ends(fd); }\n";
-
-/* A plug-in that finds the C library's functions before any that stand in front of them, as PHP loads its extensions. */
-CASE(code_that_is_bound_deeply) {
-    for (int at_once = 0; at_once < 2; at_once++) {
-        const char *options = at_once ? "-Wl,-z,relro,-z,now" : "-Wl,-z,lazy";
-        void *later = plug_in(deep, options, RTLD_DEEPBIND | (at_once ? RTLD_NOW : RTLD_LAZY));
-        long (*put)(int, const char *, long) = dlsym(later, "put");
-        long (*take)(int, char *, long) = dlsym(later, "take");
-        int (*end)(int) = dlsym(later, "end");
-        T(dlerror() == NULL);
-        char bytes[4];
-        int fd = accepted("A");
-        T(put(fd, "hello", 5));
-        tell("read A 5");
-        tell("send A abc");
-        T(take(fd, bytes, 3));
-        T(end(fd));
-        tell("drain A");
-        T(dlclose(later));
-    }
-}
-
-static void *load_often(void *path) {
-    struct name name = name_of(own, 0);
-    int fd = socket(family, SOCK_DGRAM, 0);
-    NEED(bind(fd, ADDRESS(name)) == 0);
-    name = name_of(own, port_of(fd));
-    NEED(connect(fd, ADDRESS(name)) == 0);
-    long failed = 0;
-    for (int i = 0; i < 1000; i++) {
-        char byte;
-        void *later = dlopen(path, RTLD_DEEPBIND | (i % 2 ? RTLD_NOW : RTLD_LAZY));
-        long (*put)(int, const char *, long) = dlsym(later, "put");
-        long (*take)(int, char *, long) = dlsym(later, "take");
-        failed += put(fd, "x", 1) != 1 || take(fd, &byte, 1) != 1;
-        dlclose(later);
-    }
-    close(fd);
-    return (void *)failed;
-}
-
-/* Several threads load and unload such ones, while others fork. */
-CASE(code_that_is_bound_deeply_by_several_threads) {
-    enum { MANY = 3 };
-    pthread_t threads[MANY];
-    char paths[MANY][40];
-    void *failed;
-    for (int i = 0; i < MANY; i++) {
-        compile(deep, "-Wl,-z,relro,-z,now", paths[i]);
-        NEED(pthread_create(&threads[i], NULL, load_often, paths[i]) == 0);
-    }
-    for (int i = 0; i < 100; i++) {
-        int status;
-        pid_t child = fork();
-        if (child == 0) _exit(close(socket(AF_INET, SOCK_STREAM, 0)));
-        NEED(waitpid(child, &status, 0) == child && status == 0);
-    }
-    for (int i = 0; i < MANY; i++) {
-        pthread_join(threads[i], &failed);
-        T((long)failed);
-        unlink(paths[i]);
-    }
-}
 
 /* By a handle of the C library, as scripting languages call it. */
 CASE(functions_looked_up_by_a_handle) {
