@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use scoutline_base::Time;
 
-/// How long at least something may be late. Until twice that is over nobody fills the three fourths of a turn that are
-/// left of the sequence space, at less than 170 Gbit/s.
+/// How long at least something may be late, and three times that at most. Until that is over nobody fills the three fourths
+/// of a turn that are left of the sequence space, at less than 170 Gbit/s.
 const LATENESS: Duration = Duration::from_millis(50);
 
 /// The timestamps that are not too old.
@@ -85,6 +85,15 @@ mod tests {
             assert!(late.permits(recent, at(halves)) && late.permits(recent, at(halves + 1)));
             assert!(!late.permits(recent.saturating_sub(500), at(halves)) || halves < 5);
         }
+    }
+
+    #[test]
+    fn nothing_is_late_for_three_times_as_long() {
+        let mut late = Late::new(100, at(0));
+        late.on_filled(300, at(3));
+        assert!(late.permits(100, at(4)), "as in the stretch before");
+        assert!(!late.permits(100, at(5)) && late.permits(300, at(5)));
+        assert!(!late.permits(300, at(7)));
     }
 
     #[test]

@@ -156,9 +156,9 @@ impl Rack {
         (times.least / 4 * self.multiplier()).min(times.smoothed)
     }
 
-    /// The same where reordering was seen, and nothing where it was not.
+    /// The same where reordering was seen, up to half of the least round trip, and nothing where it was not.
     pub fn patience(&self, times: &Times) -> Duration {
-        if self.is_reordering() { self.window(true, times) } else { Duration::ZERO }
+        if self.is_reordering() { self.window(true, times).min(times.least / 2) } else { Duration::ZERO }
     }
 
     /// RFC 8985 §6.2 step 5: takes what is lost for lost. Whether anything was, and when to look again.
@@ -192,8 +192,8 @@ impl Rack {
     }
 }
 
-/// RFC 8985 §6.2 step 2: the echo is older than what was sent last, which bore a timestamp by `patience` older than that,
-/// or no round trip is so short.
+/// RFC 8985 §6.2 step 2: the echo is older than what was sent last, which may have borne a timestamp by `patience` older than
+/// that (an earlier copy is a round trip older), or no round trip is so short.
 fn is_answer_to_an_earlier_copy(piece: &Piece, patience: Duration, times: &Times, now: Time) -> bool {
     // Timestamps count milliseconds.
     let age = Duration::from_millis(now.as_millis() - piece.at.as_millis().min(now.as_millis()));

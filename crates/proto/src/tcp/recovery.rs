@@ -67,6 +67,8 @@ struct Episode {
     marker: u64,
     /// Units that were sent again in it and not reported as duplicates; `None`: nothing to undo.
     in_doubt: Option<u64>,
+    /// The last timestamp of what was sent again, in any of them.
+    told: Option<u32>,
 }
 
 /// The first retransmission of an episode.
@@ -160,9 +162,14 @@ impl Recovery {
         self.rack.reorderings()
     }
 
-    /// How long something may be held up on the way, as far as seen (with SACK).
-    pub fn patience(&self, times: &Times) -> Duration {
-        self.rack.patience(times)
+    /// The timestamp of what goes again at `now`: as old as what may still be under way where reordering was seen, for the
+    /// peer drops what is older than the last that it got in order (RFC 7323 §5.3 R1; see [`late`](crate::tcp::late)). But
+    /// none is older than the one before, and by half a round trip at least it is newer than the original's, so that an echo
+    /// still tells the two apart.
+    pub fn timestamp_again(&self, now: u32, times: &Times) -> u32 {
+        let older = now.wrapping_sub(self.rack.patience(times).as_millis() as u32);
+        let told = self.episode.as_ref().and_then(|episode| episode.told);
+        told.filter(|told| (told.wrapping_sub(older) as i32) > 0).unwrap_or(older)
     }
 
     /// RACK.reo_wnd_mult.
@@ -392,6 +399,7 @@ impl Recovery {
     pub fn on_retransmitted(&mut self, range: Range<u64>, now: Time, timestamp: u32) {
         let len = range.end - range.start;
         if let Some(episode) = &mut self.episode {
+            episode.told = Some(timestamp);
             if let Some(units) = &mut episode.in_doubt {
                 *units += len;
             }

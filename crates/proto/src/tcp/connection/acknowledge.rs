@@ -313,6 +313,11 @@ impl Connection {
                 return Some(sample);
             }
             Some(_) => self.rtt.reset_backoff(),
+            // It may be of a timestamp that was older (`timestamp_again`).
+            None if self.recovery.reorderings() > 0 => {
+                self.rtt.reset_backoff();
+                return None;
+            }
             // RFC 7323 §4.1: after a retransmission only the echo tells which copy was answered.
             None => match coarse.filter(|elapsed| *elapsed >= LEAST_TIMESTAMP_RTT) {
                 Some(elapsed) => self.rtt.on_sample(elapsed, self.config.min_rto),

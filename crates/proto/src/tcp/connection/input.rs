@@ -132,6 +132,12 @@ impl Connection {
         }
         let fin = flags.contains(Flags::FIN);
         if let Err(reason) = self.check_timestamp(header, len, now) {
+            if reason == Drop::Paws && offset < 0 && len > 0 && self.negotiated.sack {
+                // Of what came a second time the peer is told all the same (RFC 2883), as by Linux.
+                let next = self.receive.next;
+                let start = next.saturating_add_signed(offset);
+                self.receive.note_duplicate(start, next.min(start + u64::from(len)));
+            }
             return Input::dropped(reason);
         }
         if let Err(reason) = self.check_sequence(offset, len, fin, now) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use scoutline_base::Time;
 use scoutline_wire::tcp::{Flags, Header, MAX_SACK_BLOCKS, Options, SackBlocks};
 
-use super::halves::Timed;
+use super::halves::{Timed, Unordered};
 use super::{Connection, Owed, State};
 use crate::tcp::congestion::{Algorithm, Controller};
 use crate::tcp::pacing;
@@ -111,7 +111,7 @@ impl Connection {
         if range.is_empty() {
             return None;
         }
-        let timestamp = self.timestamp_again(now);
+        let timestamp = self.recovery.timestamp_again(self.timestamp(now), &self.round_trips());
         self.recovery.on_retransmitted(range.clone(), now, timestamp);
         self.pace(range.end - range.start, now);
         self.send.timed = None;
@@ -125,15 +125,6 @@ impl Connection {
             *value = timestamp;
         }
         Some(transmit)
-    }
-
-    /// The timestamp of what goes again: as old as what may still be under way where reordering was seen, for the peer
-    /// drops what is older than the last that it got in order (RFC 7323 §5.3 R1; see [`late`](crate::tcp::late)). A
-    /// round trip newer than that of the original (RFC 8985 §6.2: no segment is lost before), so that an echo still
-    /// tells the two apart; a round trip that such an echo tells seems longer by that.
-    fn timestamp_again(&self, now: Time) -> u32 {
-        let patience = self.recovery.patience(&self.round_trips());
-        self.timestamp(now).wrapping_sub(patience.as_millis() as u32)
     }
 
     /// How much a paced connection may send now, in bytes; `None` when it has to wait, for a timer that is armed then.
@@ -532,7 +523,11 @@ impl Connection {
             self.receive.unordered = None;
             return blocks;
         }
-        if unordered.is_told() || !self.negotiated.sack {
+        if unordered.is_told() {
+            **unordered = Unordered { late: unordered.late, ..Unordered::default() };
+            return blocks;
+        }
+        if !self.negotiated.sack {
             return blocks;
         }
         // RFC 2018 §3: three fit beside timestamps.

@@ -189,3 +189,22 @@ fn a_timeout_forgets_what_the_peer_has_given_up() {
     assert_eq!((recovery.sacked(), recovery.lost()), (0, 5_000));
     assert_eq!(recovery.next_lost(1_001, 6_001, SEGMENT, 9_999), Some(1_001..6_001));
 }
+
+/// Where reordering was seen it is older, but never than that of the repair before, nor by more than half a round trip.
+#[test]
+fn the_timestamp_of_what_goes_again_never_goes_back() {
+    let ms = Duration::from_millis;
+    let times = Times { least: ms(40), smoothed: ms(100), echo_age: None };
+    let mut recovery = Recovery::default();
+    recovery.set_selective();
+    recovery.begin(1);
+    assert_eq!(recovery.timestamp_again(1_000, &times), 1_000);
+    recovery.on_retransmitted(1..2, Time::from_millis(1_000), 1_000);
+    recovery.rack.set_reordering();
+    assert_eq!(recovery.timestamp_again(1_005, &times), 1_000);
+    assert_eq!(recovery.timestamp_again(1_100, &times), 1_090, "a fourth of the least round trip");
+    recovery.on_retransmitted(2..3, Time::from_millis(1_100), 1_090);
+    (1..9).for_each(|round| recovery.rack.on_duplicate(100 * round, 100 * round + 50));
+    assert_eq!(recovery.timestamp_again(1_105, &times), 1_090);
+    assert_eq!(recovery.timestamp_again(1_200, &times), 1_180, "a half, at most");
+}
