@@ -163,7 +163,7 @@ impl Recovery {
     }
 
     /// The timestamp of what goes again at `now`: as old as what may still be under way where reordering was seen, for the
-    /// peer drops what is older than the last that it got in order (RFC 7323 §5.3 R1; see [`late`](crate::tcp::late)). But
+    /// peer drops what is older than the last that it got in order (RFC 7323 §5.3 R1; see `tcp/late.rs`). But
     /// none is older than the one before, and by half a round trip at least it is newer than the original's, so that an echo
     /// still tells the two apart.
     pub fn timestamp_again(&self, now: u32, times: &Times) -> u32 {
