@@ -167,9 +167,10 @@ impl Recovery {
     /// none is older than the one before, and by half a round trip at least it is newer than the original's, so that an echo
     /// still tells the two apart.
     pub fn timestamp_again(&self, now: u32, times: &Times) -> u32 {
-        let older = now.wrapping_sub(self.rack.patience(times).as_millis() as u32);
+        let patience = self.rack.patience(times).as_millis() as u32;
         let told = self.episode.as_ref().and_then(|episode| episode.told);
-        told.filter(|told| (told.wrapping_sub(older) as i32) > 0).unwrap_or(older)
+        let age = told.map_or(patience, |told| now.wrapping_sub(told).min(patience));
+        now.wrapping_sub(age)
     }
 
     /// RACK.reo_wnd_mult.

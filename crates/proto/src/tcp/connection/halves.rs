@@ -83,7 +83,8 @@ pub(super) struct Receive {
     pub(super) acknowledged: u64,
     /// End of a FIN that came ahead of data: its position, and one.
     pub(super) fin_end: Option<NonZeroU64>,
-    /// What came otherwise than in order, while it has to be told of or something may be late by it. Most connections never see any.
+    /// What came otherwise than in order, while it has to be told of or something may be late by it. Most connections never
+    /// see any.
     pub(super) unordered: Option<Box<Unordered>>,
     /// RFC 7323 TS.Recent and when it was taken.
     pub(super) recent: u32,

@@ -132,10 +132,13 @@ impl Connection {
         }
         let fin = flags.contains(Flags::FIN);
         if let Err(reason) = self.check_timestamp(header, len, now) {
-            if reason == Drop::Paws && offset < 0 && len > 0 && self.negotiated.sack {
-                // Of what came a second time the peer is told all the same (RFC 2883), as by Linux.
-                let next = self.receive.next;
-                let start = next.saturating_add_signed(offset);
+            // Of what came a second time the peer is told all the same (RFC 2883), as by Linux.
+            let next = self.receive.next;
+            if let Some(start) = next.checked_add_signed(offset).filter(|start| *start < next)
+                && reason == Drop::Paws
+                && len > 0
+                && self.negotiated.sack
+            {
                 self.receive.note_duplicate(start, next.min(start + u64::from(len)));
             }
             return Input::dropped(reason);

@@ -632,6 +632,30 @@ fn old_timestamps_are_refused_and_missing_ones_too() {
     assert!(connection.on_segment(&data, 10, ms(2)).deliver.is_some());
 }
 
+/// RFC 2883: who sent it a second time learns that this was in vain.
+#[test]
+fn of_old_data_that_came_before_the_peer_is_told() {
+    let mut connection = Connection::connect(Config::default(), ISS, 0, ms(0));
+    connection.poll_transmit(ms(0)).unwrap();
+    let mut syn = segment(0, 1, SYN_ACK);
+    syn.options.timestamps = Some((100, 0));
+    syn.options.sack_permitted = true;
+    connection.on_segment(&syn, 0, ms(1));
+    let mut data = segment(1, 1, Flags::ACK);
+    data.options.timestamps = Some((100, 0));
+    assert!(connection.on_segment(&data, 10, ms(2)).deliver.is_some());
+    while connection.poll_transmit(ms(300)).is_some() {}
+    data.options.timestamps = Some((99, 0));
+    assert_eq!(connection.on_segment(&data, 10, ms(301)).drop, Some(Drop::Paws));
+    let told = connection.poll_transmit(ms(301)).unwrap().header;
+    let begin = data.sequence;
+    assert_eq!(told.options.sack.as_slice(), [(begin, begin + 10)]);
+    // Of another turn of the sequence space.
+    data.sequence = data.sequence.wrapping_sub(1 << 30);
+    assert_eq!(connection.on_segment(&data, 10, ms(302)).drop, Some(Drop::Paws));
+    assert!(connection.poll_transmit(ms(302)).unwrap().header.options.sack.is_empty());
+}
+
 #[test]
 fn active_close_passes_both_fin_waits_and_time_wait() {
     let mut connection = established();

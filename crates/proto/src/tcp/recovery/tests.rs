@@ -207,4 +207,6 @@ fn the_timestamp_of_what_goes_again_never_goes_back() {
     (1..9).for_each(|round| recovery.rack.on_duplicate(100 * round, 100 * round + 50));
     assert_eq!(recovery.timestamp_again(1_105, &times), 1_090);
     assert_eq!(recovery.timestamp_again(1_200, &times), 1_180, "a half, at most");
+    let months = 1_090u32.wrapping_add(3 << 30);
+    assert_eq!(recovery.timestamp_again(months, &times), months - 20, "what was told long ago is no matter");
 }
