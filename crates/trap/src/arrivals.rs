@@ -328,6 +328,7 @@ impl Supervisor {
             self.remove(id);
             return Err(error.into());
         }
+        self.bring_datagrams();
         let mut space = std::mem::take(&mut self.space);
         if let Some(socket) = self.sockets.get_mut(&id) {
             (socket.arriving, socket.reported) = (None, reported);

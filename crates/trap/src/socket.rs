@@ -245,6 +245,7 @@ impl Socket {
         if let (State::Stream(stream), Some(peer)) = (&mut self.state, &self.peer)
             && sys::readable(&self.inner)
         {
+            stream.hear(&self.inner, space);
             let progress = stream.advance(peer, &self.inner, space);
             if progress != Progress::Open {
                 self.end(&progress);

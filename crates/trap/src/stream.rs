@@ -3,7 +3,7 @@
 //! Ends are carried over: of a direction (`shutdown`), of the program's last descriptor (`close`), and resets; and
 //! urgent bytes, at their places: both of our ends have SO_OOBINLINE, so that what is read ends before the mark.
 
-use std::io::{self, ErrorKind::WouldBlock};
+use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::sys;
@@ -16,6 +16,8 @@ const ROUNDS: usize = 8;
 pub(crate) struct Stream {
     to_path: Lane,
     to_program: Lane,
+    /// What the path has said that the program is still to hear; its bytes are in `to_program`.
+    heard: Option<io::Result<usize>>,
     /// The program writes no more, and the path has been told.
     program_ended: bool,
     /// The path brings no more, and the program has been told.
@@ -39,7 +41,6 @@ impl Lane {
 
     /// Writes what is there: whether that was all.
     fn flush(&mut self, to: &OwnedFd) -> io::Result<bool> {
-        let would_block = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if !self.bytes.is_empty() {
             match sys::send(to, &self.bytes, 0) {
                 Ok(sent) => drop(self.bytes.drain(..sent)),
@@ -124,7 +125,18 @@ impl Stream {
         self.gone
     }
 
-    /// Moves what can be moved.
+    /// Takes what the path has brought: whether there is something. The program has it by the next [`Stream::advance`], so
+    /// that the caller may see to what came before it.
+    pub(crate) fn hear(&mut self, inner: &OwnedFd, space: &mut [u8]) -> bool {
+        let is_over = self.path_ended || self.gone && self.program_ended;
+        if self.heard.is_none() && self.to_program.is_empty() && !is_over {
+            let heard = self.to_program.fill(inner, space);
+            self.heard = Some(heard).filter(|heard| !heard.as_ref().is_err_and(would_block));
+        }
+        self.heard.is_some()
+    }
+
+    /// Moves what can be moved, to the program only what has been heard.
     pub(crate) fn advance(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> Progress {
         let outward = self.advance_outward(peer, inner, space);
         if outward != Progress::Open {
@@ -139,7 +151,7 @@ impl Stream {
                 (true, false) => Progress::Done,
             };
         }
-        let inward = self.advance_inward(peer, inner, space);
+        let inward = self.advance_inward(peer, inner);
         if inward != Progress::Open {
             return inward;
         }
@@ -169,42 +181,40 @@ impl Stream {
                     }
                 }
                 Ok(_) => {}
-                Err(error) if error.kind() == WouldBlock => break,
+                Err(error) if would_block(&error) => break,
                 Err(_) => return Progress::Abandoned,
             }
         }
         Progress::Open
     }
 
-    fn advance_inward(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> Progress {
-        for _ in 0..ROUNDS {
-            match self.to_program.flush(peer) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => return Progress::Abandoned,
+    fn advance_inward(&mut self, peer: &OwnedFd, inner: &OwnedFd) -> Progress {
+        match self.to_program.flush(peer) {
+            Ok(true) => {}
+            Ok(false) => return Progress::Open,
+            Err(_) => return Progress::Abandoned,
+        }
+        match self.heard.take() {
+            Some(Ok(0)) => {
+                self.path_ended = true;
+                let _ = sys::shutdown(peer, libc::SHUT_WR);
             }
-            if self.path_ended {
-                if !self.program_ended {
-                    // Taken in any case: an error that does not end the path would wake us for ever.
-                    let error = sys::pending_error(inner);
-                    if sys::hung_up(inner) {
-                        return Progress::Reset(error);
-                    }
-                }
-                break;
-            }
-            match self.to_program.fill(inner, space) {
-                Ok(0) => {
-                    self.path_ended = true;
-                    let _ = sys::shutdown(peer, libc::SHUT_WR);
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == WouldBlock => break,
-                Err(error) => return Progress::Reset(sys::errno(&error)),
+            Some(Err(error)) => return Progress::Reset(sys::errno(&error)),
+            Some(Ok(_)) | None => {}
+        }
+        if self.path_ended && !self.program_ended {
+            // Taken in any case: an error that does not end the path would wake us for ever.
+            let error = sys::pending_error(inner);
+            if sys::hung_up(inner) {
+                return Progress::Reset(error);
             }
         }
         Progress::Open
     }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(test)]
@@ -246,6 +256,7 @@ mod tests {
         }
 
         fn advance(&mut self) -> Progress {
+            self.stream.hear(&self.inner, &mut self.space);
             self.stream.advance(&self.peer, &self.inner, &mut self.space)
         }
     }

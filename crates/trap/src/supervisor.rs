@@ -28,6 +28,8 @@ const FETCHED: u64 = u64::MAX - 3;
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
 const SPACE: usize = 128 << 10;
+/// Reads of one stream before others have their turn.
+const ROUNDS: usize = 8;
 /// How often what is full is looked at.
 const FULL_LOOKS: Duration = Duration::from_millis(10);
 
@@ -35,6 +37,8 @@ const FULL_LOOKS: Duration = Duration::from_millis(10);
 pub(crate) struct Supervisor {
     pub(crate) listener: Listener,
     pub(crate) poll: sys::Poll,
+    /// The paths of datagram sockets alone.
+    datagrams: sys::Poll,
     pub(crate) closings: Closings,
     next: u64,
     pub(crate) sockets: BTreeMap<u64, Socket>,
@@ -67,6 +71,7 @@ impl Supervisor {
         Ok(Supervisor {
             listener,
             poll,
+            datagrams: sys::Poll::new()?,
             closings,
             next: 0,
             sockets: BTreeMap::new(),
@@ -173,6 +178,9 @@ impl Supervisor {
     pub(crate) fn insert(&mut self, socket: Socket) -> io::Result<u64> {
         let id = self.next;
         self.next += 1;
+        if let State::Datagram(_) = socket.state {
+            self.datagrams.add(&socket.inner, (libc::EPOLLIN | libc::EPOLLET) as u32, id)?;
+        }
         self.sockets.insert(id, socket);
         self.watch(id);
         let unwatched = || io::Error::from_raw_os_error(libc::ENOMEM);
@@ -231,13 +239,12 @@ impl Supervisor {
             // One of its knocks has arrived, or has failed.
             (State::Listening { .. }, _) if token & 1 == 0 => self.on_knock(id),
             (State::Listening { .. }, _) => self.on_connection(id),
-            (State::Stream(stream), Some(peer)) => {
+            (State::Stream(_), Some(peer)) => {
                 // An end of its direction may be that of the program's last descriptor.
                 if sys::events(peer, libc::POLLRDHUP) & libc::POLLRDHUP != 0 {
                     return self.on_ended(id);
                 }
-                let progress = stream.advance(peer, &socket.inner, &mut self.space);
-                self.on_progress(id, &progress);
+                self.advance(id);
                 self.retry(id);
             }
             (State::Datagram(datagram), _) if datagram.is_closed() => self.on_closed(id),
@@ -250,14 +257,44 @@ impl Supervisor {
     /// The program's end writes no more: whether it is closed is known before it is told.
     fn on_ended(&mut self, id: u64) {
         self.see_closed();
-        if let Some(Socket { state: State::Stream(stream), peer: Some(peer), inner, .. }) =
-            self.sockets.get_mut(&id)
-        {
-            let progress = stream.advance(peer, inner, &mut self.space);
-            self.on_progress(id, &progress);
-            self.retry(id);
-        }
+        self.advance(id);
+        self.retry(id);
         self.watch(id);
+    }
+
+    /// Moves what a stream can move. Datagrams that had come before what its path says now are with the program first: it
+    /// may look for them when it has read that, by calls that nobody sees.
+    fn advance(&mut self, id: u64) {
+        for _ in 0..ROUNDS {
+            let Some(Socket { state: State::Stream(stream), inner, .. }) = self.sockets.get_mut(&id) else {
+                return;
+            };
+            let has_heard = stream.hear(inner, &mut self.space);
+            if has_heard {
+                self.bring_datagrams();
+            }
+            if let Some(Socket { state: State::Stream(stream), peer: Some(peer), inner, .. }) =
+                self.sockets.get_mut(&id)
+            {
+                let progress = stream.advance(peer, inner, &mut self.space);
+                self.on_progress(id, &progress);
+            }
+            if !has_heard {
+                break;
+            }
+        }
+    }
+
+    /// Puts into the pairs all datagrams that have come.
+    pub(crate) fn bring_datagrams(&mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let mut count = EVENTS;
+        while count == EVENTS {
+            count = self.datagrams.wait(&mut events, 0).unwrap_or(0);
+            for event in &events[..count] {
+                self.on_ready(event.u64 << 1 | 1);
+            }
+        }
     }
 
     /// Looks at once for sockets that the program has closed.
@@ -285,10 +322,9 @@ impl Supervisor {
     fn on_closed(&mut self, id: u64) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         match (&mut socket.state, &socket.peer) {
-            (State::Stream(stream), Some(peer)) => {
+            (State::Stream(stream), Some(_)) => {
                 stream.on_closed();
-                let progress = stream.advance(peer, &socket.inner, &mut self.space);
-                self.on_progress(id, &progress);
+                self.advance(id);
                 self.watch(id);
             }
             (State::Datagram(datagram), Some(peer)) => {
