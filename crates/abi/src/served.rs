@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use scoutline_base::Address;
 
-use crate::layout::{Header, SERVED_COUNT, served_flag};
+use crate::layout::{Header, SERVED_COUNT, Served, served_flag};
 
 /// How often a reader tries before it takes what it got: the writer may have died.
 const READ_LIMIT: u32 = 1_000;
@@ -52,20 +52,6 @@ impl Network {
     }
 }
 
-/// A list of networks, without memory of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct Networks {
-    list: [Network; SERVED_COUNT],
-    len: usize,
-}
-
-impl Networks {
-    /// The networks.
-    pub fn as_slice(&self) -> &[Network] {
-        &self.list[..self.len]
-    }
-}
-
 impl Header {
     /// Tells these networks; those beyond the room are left out.
     pub fn write_served(&self, networks: &[Network]) {
@@ -83,27 +69,48 @@ impl Header {
         self.served_sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
-    /// The networks as told last.
-    pub fn read_served(&self) -> Networks {
-        let mut networks = Networks { list: [Network::default(); SERVED_COUNT], len: 0 };
-        for _ in 0..READ_LIMIT {
+    /// What `look` finds among the networks as told last. It may be called more than once, and what it finds among halves of
+    /// two lists is thrown away: so a reader needs no memory for them, which on the stack of a small thread it has not.
+    pub fn look_at_served<R>(&self, look: impl Fn(Networks<'_>) -> R) -> R {
+        let mut tries = 0;
+        loop {
             let before = self.served_sequence.load(Ordering::Acquire);
-            networks.len = (self.served_count.load(Ordering::Relaxed) as usize).min(SERVED_COUNT);
-            for (network, entry) in networks.list[..networks.len].iter_mut().zip(&self.served) {
-                *network = Network {
-                    address: entry.address.load(),
-                    prefix_len: entry.prefix.load(Ordering::Relaxed).min(128) as u8,
-                    flags: entry.flags.load(Ordering::Relaxed),
-                    scope: entry.scope.load(Ordering::Relaxed),
-                };
-            }
+            let count = (self.served_count.load(Ordering::Relaxed) as usize).min(SERVED_COUNT);
+            let found = look(Networks { entries: self.served[..count].iter() });
             fence(Ordering::Acquire);
-            if before & 1 == 0 && self.served_sequence.load(Ordering::Relaxed) == before {
-                break;
+            tries += 1;
+            let is_whole = before & 1 == 0 && self.served_sequence.load(Ordering::Relaxed) == before;
+            if is_whole || tries == READ_LIMIT {
+                return found;
             }
             std::hint::spin_loop();
         }
-        networks
+    }
+}
+
+/// The networks, one by one.
+#[derive(Clone)]
+pub struct Networks<'a> {
+    entries: std::slice::Iter<'a, Served>,
+}
+
+impl ExactSizeIterator for Networks<'_> {}
+
+impl Iterator for Networks<'_> {
+    type Item = Network;
+
+    fn next(&mut self) -> Option<Network> {
+        let entry = self.entries.next()?;
+        Some(Network {
+            address: entry.address.load(),
+            prefix_len: entry.prefix.load(Ordering::Relaxed).min(128) as u8,
+            flags: entry.flags.load(Ordering::Relaxed),
+            scope: entry.scope.load(Ordering::Relaxed),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
     }
 }
 
@@ -116,7 +123,8 @@ mod tests {
     fn what_is_told_is_read() {
         let (region, _fd) = Region::create().unwrap();
         let header = region.header();
-        assert!(header.read_served().as_slice().is_empty());
+        let read = || header.look_at_served(|networks| networks.collect::<Vec<_>>());
+        assert!(read().is_empty());
         let network = |text: &str, prefix_len, flags| Network {
             address: text.parse().unwrap(),
             prefix_len,
@@ -125,11 +133,11 @@ mod tests {
         };
         let told = [network("10.0.0.1", 120, served_flag::GATEWAY), network("2001:db8::1", 64, 0)];
         header.write_served(&told);
-        assert_eq!(header.read_served().as_slice(), told);
+        assert_eq!(read(), told);
         assert!(told[0].has_gateway() && !told[0].takes_extents());
         assert!(told[0].contains("10.0.0.9".parse().unwrap()));
         assert!(!told[1].contains("10.0.0.9".parse().unwrap()));
         header.write_served(&[told[1]; 100]);
-        assert_eq!(header.read_served().as_slice().len(), SERVED_COUNT);
+        assert_eq!(read().len(), SERVED_COUNT);
     }
 }

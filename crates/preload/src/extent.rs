@@ -129,9 +129,9 @@ fn allowed(socket: Socket) -> bool {
     if socket.state() & slot_state::COPIES != 0 {
         return false;
     }
-    let networks = socket.region.header().read_served();
-    let networks = networks.as_slice();
-    !networks.is_empty() && networks.iter().all(scoutline_abi::served::Network::takes_extents)
+    socket.region.header().look_at_served(|mut networks| {
+        networks.len() > 0 && networks.all(|network| network.takes_extents())
+    })
 }
 
 /// The daemon's number of a file.

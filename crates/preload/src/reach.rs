@@ -5,20 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{sockaddr, socklen_t};
 use scoutline_abi::layout::{call_op, slot_kind};
-use scoutline_abi::served::Network;
+use scoutline_abi::served::{Network, Networks};
 use scoutline_base::Address;
 
 use crate::address::{self, Given, Name};
 use crate::{attach, call, engines, options, real, table};
 
-/// What the daemon serves.
-pub(crate) fn served() -> Option<scoutline_abi::served::Networks> {
+/// What `look` finds among what the daemon serves; it may be called more than once.
+pub(crate) fn look_at_served<R>(look: impl Fn(Networks<'_>) -> R) -> Option<R> {
     let region = attach::region().filter(|_| !attach::dead())?;
-    Some(region.header().read_served())
+    Some(region.header().look_at_served(look))
+}
+
+/// All of it, in memory of its own.
+pub(crate) fn served() -> Vec<Network> {
+    look_at_served(|networks| networks.collect()).unwrap_or_default()
 }
 
 fn any_served(of: impl Fn(&Network) -> bool) -> bool {
-    served().is_some_and(|networks| networks.as_slice().iter().any(of))
+    look_at_served(|mut networks| networks.any(|network| of(&network))).unwrap_or(false)
 }
 
 /// True when paths serve anything at all.
@@ -45,13 +50,11 @@ pub(crate) fn is_served_address(name: Name) -> bool {
 /// The address from which an answer goes to what came to `own` on an interface: that, unless it is a group's or
 /// everybody's; then ours of IPv4 there.
 pub(crate) fn address_for(own: Address, interface: u32) -> Address {
-    let networks = served();
-    let networks = networks.as_ref().map_or(&[][..], |networks| networks.as_slice());
-    if networks.iter().any(|network| network.address == own && network.is_ours()) {
+    if any_served(|network| network.address == own && network.is_ours()) {
         return own;
     }
-    let on = |network: &&Network| network.scope == interface && network.address.is_v4() && network.is_ours();
-    let there = networks.iter().find(on);
+    let on = |network: &Network| network.scope == interface && network.address.is_v4() && network.is_ours();
+    let there = look_at_served(|mut networks| networks.find(on)).flatten();
     there.map_or(own, |network| network.address)
 }
 
@@ -104,24 +107,20 @@ pub(crate) fn is_interface(number: u32) -> bool {
 
 /// True when paths have more than one interface.
 pub(crate) fn serves_several() -> bool {
-    let networks = served();
-    let mut scopes = networks
-        .iter()
-        .flat_map(scoutline_abi::served::Networks::as_slice)
-        .filter(|network| network.is_ours() && network.scope != 0)
-        .map(|network| network.scope);
-    let first = scopes.next();
-    scopes.any(|scope| Some(scope) != first)
+    let several = look_at_served(|networks| {
+        let mut scopes = networks
+            .filter(|network| network.is_ours() && network.scope != 0)
+            .map(|network| network.scope);
+        let first = scopes.next();
+        scopes.any(|scope| Some(scope) != first)
+    });
+    several.unwrap_or(false)
 }
 
 /// The interface that has an address of ours.
 pub(crate) fn interface_of(address: Address) -> Option<u32> {
-    let networks = served()?;
-    networks
-        .as_slice()
-        .iter()
-        .find(|network| network.address == address && network.is_ours())
-        .map(|network| network.scope)
+    let has_it = |network: &Network| network.address == address && network.is_ours();
+    look_at_served(|mut networks| networks.find(has_it)).flatten().map(|network| network.scope)
 }
 
 /// True when paths lead to an address.

@@ -64,8 +64,11 @@ fn broadcast(network: &Network) -> Address {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     let result = real::getifaddrs(list);
-    let Some(served) = reach::served().filter(|_| result == 0) else { return result };
-    let own = || served.as_slice().iter().filter(|network| network.is_ours());
+    if result < 0 {
+        return result;
+    }
+    let served = reach::served();
+    let own = || served.iter().filter(|network| network.is_ours());
     let count = own().count();
     if count == 0 {
         return result;
@@ -134,10 +137,9 @@ pub(super) fn tell(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     result
 }
 
-/// Our networks of IPv4 that an interface carries.
-fn own_v4(networks: &[Network]) -> impl Iterator<Item = &Network> {
-    let is_told = |network: &&Network| network.is_ours() && network.address.is_v4() && network.scope != 0;
-    networks.iter().filter(is_told)
+/// Ours and of IPv4, and an interface carries it.
+fn is_told(network: &Network) -> bool {
+    network.is_ours() && network.address.is_v4() && network.scope != 0
 }
 
 /// The interface's first address of ours, or what belongs to it; false: it has none.
@@ -153,13 +155,13 @@ fn tell_of(fd: c_int, request: c_ulong, asked: *mut ifreq) -> bool {
     }
     // SAFETY: an integer, whatever was written.
     let number = unsafe { named.ifr_ifru.ifru_ifindex }.cast_unsigned();
-    let Some(served) = reach::served() else { return false };
-    let Some(network) = own_v4(served.as_slice()).find(|network| network.scope == number) else {
+    let of_this_one = |network: &Network| is_told(network) && network.scope == number;
+    let Some(network) = reach::look_at_served(|mut networks| networks.find(of_this_one)).flatten() else {
         return false;
     };
     let address = match request {
-        SIOCGIFNETMASK => Ipv4Addr::from_bits(mask(network) as u32).into(),
-        SIOCGIFBRDADDR => broadcast(network),
+        SIOCGIFNETMASK => Ipv4Addr::from_bits(mask(&network) as u32).into(),
+        SIOCGIFBRDADDR => broadcast(&network),
         _ => network.address,
     };
     // SAFETY: the program vouches for its structure.
@@ -176,13 +178,15 @@ fn list(fd: c_int, argument: usize) -> c_int {
     // SAFETY: the program vouches for its structure.
     let given = unsafe { ptr::read_unaligned(asked) };
     let result = real::ioctl(fd, SIOCGIFCONF, argument);
-    let Some(served) = reach::served().filter(|_| result == 0) else { return result };
+    if result < 0 {
+        return result;
+    }
     // SAFETY: as above; either member of the union is a pointer.
     let (listed, buffer) =
         unsafe { (ptr::read_unaligned(&raw const (*asked).ifc_len), given.ifc_ifcu.ifcu_buf) };
     let room = usize::try_from(given.ifc_len).unwrap_or(0);
     let mut len = usize::try_from(listed).unwrap_or(0);
-    for network in own_v4(served.as_slice()) {
+    for network in reach::served().iter().filter(|network| is_told(network)) {
         if !buffer.is_null() {
             if room.saturating_sub(len) < size_of::<ifreq>() {
                 break;

@@ -158,8 +158,9 @@ fn link_local_addresses_and_refusals() {
 #[test]
 fn programs_are_told_of_addresses_as_they_come() {
     let pair = pair(7, WireConfig::default());
-    let networks = pair.server.region.header().read_served();
-    let addresses: Vec<Address> = networks.as_slice().iter().map(|network| network.address).collect();
+    let header = pair.server.region.header();
+    let addresses: Vec<Address> =
+        header.look_at_served(|networks| networks.map(|network| network.address).collect());
     assert_eq!(addresses.len(), 3, "{addresses:?}");
     assert!(addresses.contains(&SERVER6.into()) && addresses.contains(&"10.0.0.1".parse().unwrap()));
 }
