@@ -36,12 +36,28 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Serialises requests; its content is what a fork under way got for its child.
 static REQUESTS: Lock<Option<fork::Child>> = Lock::new(None);
 
+/// This image has begun to attach, or does not.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// The region, once attached.
 #[inline]
 pub(crate) fn region() -> Option<&'static Region> {
     let region = REGION.load(Ordering::Acquire);
+    if region.is_null() {
+        return first_region();
+    }
     // SAFETY: set once to a leaked box.
     unsafe { region.as_ref() }
+}
+
+/// The constructors of a program's libraries run before ours, and some use sockets: then we begin with them.
+#[cold]
+fn first_region() -> Option<&'static Region> {
+    if !BEGUN.load(Ordering::Relaxed) {
+        start();
+    }
+    // SAFETY: as above.
+    unsafe { REGION.load(Ordering::Acquire).as_ref() }
 }
 
 /// The number of our process record.
@@ -306,6 +322,9 @@ pub(crate) fn give_file(file: c_int) -> Result<u32, c_int> {
 
 /// Called by the loader before the program's `main`.
 extern "C" fn start() {
+    if BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
     real::resolve_all();
     #[cfg(target_arch = "x86_64")]
     real::dispatched::resolve_all();

@@ -53,6 +53,8 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// An environment of a program's own making has no more, with ours: they fit on the stack, since a child by `vfork` has no
 /// heap to itself.
 const MOST_VARIABLES: usize = 256;
+/// More than that is not preloaded with us.
+const MOST_PRELOADED: usize = 1_024;
 /// These programs ran without us until such environments were looked at, so they need not have paths.
 const REQUIRED: &[u8] = b"SCOUTLINE_REQUIRED=";
 
@@ -232,39 +234,75 @@ fn spawn_alone(
     result
 }
 
-/// Starts a program with an environment that leads to us also where the program has made one of its own (`env -i`): it does
-/// not mean what it starts to have another network. Whoever removes only LD_PRELOAD wants it gone; and a program that could
-/// not attach or not load us is not given it, since it would say so, or end.
+/// Starts a program with an environment that leads to us also where the program has made one of its own (`env -i`), or one
+/// that preloads something else in our place (an allocator, in a script that starts a server): it does not mean what it
+/// starts to have another network. Whoever removes or empties only LD_PRELOAD wants it gone; and a program that could not
+/// attach or not load us is not given it, since it would say so, or end.
 fn with_us(environment: Environment, start: impl FnOnce(Environment) -> c_int) -> c_int {
-    let mut list = [ptr::null(); MOST_VARIABLES];
+    let mut room = Room { list: [ptr::null(); MOST_VARIABLES], preload: [0; MOST_PRELOADED] };
     let completed = attach::region().is_some()
         && !attach::dead()
-        && KEPT.get().is_some_and(|kept| kept.complete(environment, &mut list) && kept.can_be_used());
-    start(if completed { list.as_ptr() } else { environment })
+        && KEPT.get().is_some_and(|kept| kept.complete(environment, &mut room) && kept.can_be_used());
+    start(if completed { room.list.as_ptr() } else { environment })
+}
+
+/// An environment made on the stack.
+struct Room {
+    list: [*const c_char; MOST_VARIABLES],
+    /// `LD_PRELOAD=` us and what else is named.
+    preload: [u8; MOST_PRELOADED],
+}
+
+impl Room {
+    /// The variable that names us before the others; `None`: it is too long.
+    fn name(&mut self, library: &[u8], others: &[u8]) -> Option<*const c_char> {
+        let mut at = 0;
+        for piece in [PRELOAD, library, b":", others, b"\0"] {
+            self.preload.get_mut(at..at + piece.len())?.copy_from_slice(piece);
+            at += piece.len();
+        }
+        Some(self.preload.as_ptr().cast())
+    }
 }
 
 impl Kept {
-    /// Writes the list of `environment` and ours, if it has none of it.
-    fn complete(&self, environment: Environment, list: &mut [*const c_char; MOST_VARIABLES]) -> bool {
-        let mut count = 0;
+    /// Writes the list of `environment` and ours; false: it needs none of it, or is not to have it, or is too long.
+    fn complete(&self, environment: Environment, room: &mut Room) -> bool {
+        let (mut count, mut attached, mut preloaded) = (0, false, false);
         let mut at = environment;
         // SAFETY: as in `Changed::new`.
         while let Some(&entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
             // SAFETY: as there.
             let (text, next) = unsafe { (CStr::from_ptr(entry).to_bytes(), at.add(1)) };
-            let is_full = count + self.variables.len() + 3 > MOST_VARIABLES;
-            if is_full || text.starts_with(PRELOAD) || text.starts_with(b"SCOUTLINE_ATTACH=") {
+            if count + self.variables.len() + 3 > MOST_VARIABLES {
                 return false;
             }
-            list[count] = entry;
+            room.list[count] = entry;
+            if let Some(others) = text.strip_prefix(PRELOAD) {
+                let named = Some(others).filter(|_| !preloaded).and_then(|others| self.before(others, room));
+                let Some(named) = named else { return false };
+                (room.list[count], preloaded) = (named, true);
+            }
+            attached |= text.starts_with(b"SCOUTLINE_ATTACH=");
             (count, at) = (count + 1, next);
         }
+        if attached {
+            return preloaded;
+        }
         let variables = self.variables.iter().filter(|variable| !variable.to_bytes().starts_with(REQUIRED));
-        let ours = variables.chain([&self.preload]);
-        for (place, variable) in list[count..MOST_VARIABLES - 1].iter_mut().zip(ours) {
+        let ours = variables.chain(Some(&self.preload).filter(|_| !preloaded));
+        for (place, variable) in room.list[count..MOST_VARIABLES - 1].iter_mut().zip(ours) {
             *place = variable.as_ptr();
         }
         true
+    }
+
+    /// The variable that preloads us before these; `None`: we are among them, or there are none.
+    fn before(&self, others: &[u8], room: &mut Room) -> Option<*const c_char> {
+        let mut names = others.split(|byte| b": ".contains(byte)).filter(|name| !name.is_empty()).peekable();
+        names.peek()?;
+        let is_ours = |name: &[u8]| file_name(name) == file_name(&self.library);
+        if names.any(is_ours) { None } else { room.name(&self.library, others) }
     }
 
     /// Who runs is still whom the library was started for, and finds it and the daemon.
@@ -283,6 +321,10 @@ impl Kept {
                 && libc::access(attach, libc::W_OK) == 0
         }
     }
+}
+
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
 
 /// An environment that leads to a handoff, and to us.
