@@ -127,7 +127,16 @@ impl Region {
         if base == libc::MAP_FAILED {
             return Err(MapError::System("mmap", errno()));
         }
+        // What has no page yet would get one for a core dump: gigabytes. Older kernels dump.
+        // SAFETY: the mapping just made.
+        unsafe { libc::madvise(base, offset::END, libc::MADV_DONTDUMP) };
         Ok(Region { base: NonNull::new(base.cast()).expect("mmap gave an address") })
+    }
+
+    /// The addresses that it takes, most of them without memory.
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.base.as_ptr().addr();
+        start..start + offset::END
     }
 
     fn at<T>(&self, at: usize) -> &T {

@@ -9,6 +9,7 @@ mod exec;
 mod interfaces;
 mod life;
 mod limits;
+mod locked;
 mod many;
 #[cfg(target_arch = "x86_64")]
 mod names;

@@ -122,6 +122,7 @@ real! {
     fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: c_uint)
         -> ssize_t = c"splice";
     fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int = c"getifaddrs";
+    fn mlockall(flags: c_int) -> c_int = c"mlockall";
     fn freeifaddrs(list: *mut libc::ifaddrs) -> () = c"freeifaddrs";
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long = c"syscall";
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int = c"io_uring_setup";

@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::ptr::with_exposed_provenance as at;
 use std::ptr::with_exposed_provenance_mut as at_mut;
 
-use super::{data, exec, life, limits, many};
+use super::{data, exec, life, limits, locked, many};
 use crate::dispatch::{self, signals};
 use crate::rings::{self, Rule};
 use crate::{attach, cancel, real};
@@ -184,6 +184,7 @@ pub(crate) fn by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long>
         libc::SYS_exit_group => life::exit_now(fd),
         libc::SYS_getrlimit => limits::getrlimit(int(a), at_mut(b)).into(),
         libc::SYS_setrlimit => limits::setrlimit(int(a), at(b)).into(),
+        libc::SYS_mlockall => locked::mlockall(int(a)).into(),
         libc::SYS_prlimit64 => limits::prlimit64(int(a), int(b), at(c), at_mut(d)).into(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => many::epoll_wait(fd, at_mut(b), int(c), int(d)).into(),
