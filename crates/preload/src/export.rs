@@ -4,6 +4,7 @@
 //! `fcntl` and `ioctl` are variadic in C. They are defined here with a fixed third argument: on x86-64 and aarch64 a
 //! variadic call passes it in the same register, and who passes none leaves garbage that is not looked at.
 
+mod configured;
 mod data;
 mod exec;
 mod interfaces;

@@ -123,6 +123,8 @@ real! {
         -> ssize_t = c"splice";
     fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int = c"getifaddrs";
     fn mlockall(flags: c_int) -> c_int = c"mlockall";
+    fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const libc::addrinfo,
+        list: *mut *mut libc::addrinfo) -> c_int = c"getaddrinfo";
     fn freeifaddrs(list: *mut libc::ifaddrs) -> () = c"freeifaddrs";
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long = c"syscall";
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int = c"io_uring_setup";
@@ -201,7 +203,7 @@ pub(crate) use dispatched::*;
 pub(crate) mod dispatched {
     use std::ffi::c_uchar;
 
-    use libc::{addrinfo, sighandler_t};
+    use libc::sighandler_t;
 
     #[allow(clippy::wildcard_imports)] // the types of the list above
     use super::*;
@@ -230,8 +232,6 @@ pub(crate) mod dispatched {
             -> c_int = c"swapcontext";
         fn thrd_create(thread: *mut libc::pthread_t, start: *mut c_void, argument: *mut c_void) -> c_int
             = c"thrd_create";
-        fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo,
-            list: *mut *mut addrinfo) -> c_int = c"getaddrinfo";
         fn getnameinfo(address: *const sockaddr, len: socklen_t, host: *mut c_char, host_len: socklen_t,
             service: *mut c_char, service_len: socklen_t, flags: c_int) -> c_int = c"getnameinfo";
         fn gethostbyname(name: *const c_char) -> *mut c_void = c"gethostbyname";

@@ -4,6 +4,7 @@
 //! closed number can be given out again; a descriptor beyond the table is the kernel's.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
@@ -102,8 +103,17 @@ pub(crate) fn create() -> bool {
     if memory == libc::MAP_FAILED {
         return false;
     }
+    // So it is no part of another mapping either.
+    // SAFETY: the mapping just made.
+    unsafe { libc::madvise(memory, LEN * size_of::<AtomicU64>(), libc::MADV_DONTDUMP) };
     TABLE.store(memory.cast(), Ordering::Release);
     true
+}
+
+/// The addresses that it takes, most of them without memory.
+pub(crate) fn addresses() -> Range<usize> {
+    let start = TABLE.load(Ordering::Acquire).addr();
+    start..start + LEN * size_of::<AtomicU64>()
 }
 
 #[inline]

@@ -21,6 +21,11 @@ pub(crate) fn before_fork() {}
 pub(crate) fn after_fork() {}
 
 /// See the other `dispatch`.
+pub(crate) fn resolving<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
+/// See the other `dispatch`.
 pub(crate) fn is_on() -> bool {
     false
 }

@@ -1,4 +1,5 @@
-//! `mlockall`: all of a program's memory stays in RAM but the region, whose gigabytes of addresses would each get a page.
+//! `mlockall`: all of a program's memory stays in RAM but the region, whose gigabytes of addresses would each get a page, and
+//! the table of descriptors.
 //!
 //! The kernel has no such "all but": so what is mapped now is locked piece by piece, and only what is mapped later by
 //! MCL_FUTURE. The limit (RLIMIT_MEMLOCK) then counts the pieces, and not the addresses of the region.
@@ -7,7 +8,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::{fs, ptr};
 
-use crate::{attach, cancel, real};
+use crate::{attach, cancel, real, table};
 
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
@@ -18,9 +19,9 @@ pub(super) extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     };
     let maps = cancel::uncancelled(|| fs::read_to_string("/proc/self/maps"));
     let Ok(maps) = maps else { return real::mlockall(flags) };
-    let ours = region.addresses();
+    let ours = [region.addresses(), table::addresses()];
     for piece in maps.lines().filter_map(parse) {
-        if ours.contains(&piece.addresses.start) {
+        if ours.iter().any(|ours| ours.contains(&piece.addresses.start)) {
             continue;
         }
         let later = flags & libc::MCL_ONFAULT != 0 || !piece.is_accessible;

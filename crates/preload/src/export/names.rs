@@ -1,10 +1,10 @@
 //! The C library's resolver: its questions to name servers are served where paths lead to these ([`crate::dispatch`]).
 //!
-//! Left out: `getaddrinfo_a`, which asks in threads of its own.
+//! `getaddrinfo` stands beside it (`configured.rs`). Left out: `getaddrinfo_a`, which asks in threads of its own.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-use libc::{addrinfo, sockaddr, socklen_t};
+use libc::{sockaddr, socklen_t};
 
 use crate::dispatch::resolving;
 use crate::real;
@@ -34,8 +34,6 @@ macro_rules! resolver {
 }
 
 resolver! {
-    "getaddrinfo" => fn getaddrinfo(node: *const c_char, service: *const c_char, hints: *const addrinfo,
-        list: *mut *mut addrinfo) -> c_int;
     "getnameinfo" => fn getnameinfo(address: *const sockaddr, len: socklen_t, host: *mut c_char, host_len: socklen_t,
         service: *mut c_char, service_len: socklen_t, flags: c_int) -> c_int;
     "gethostbyname" => fn gethostbyname(name: *const c_char) -> *mut c_void;
