@@ -265,6 +265,11 @@ fn record_for(socket: Socket, len: usize, to: Option<Name>, said: &Said) -> Resu
         (0, _) if group => group_interface(),
         (interface, _) => interface,
     };
+    // Of an interface that is named Linux takes for granted that everybody is there.
+    let chooses = to.is_some() && interface == 0 && !options::may_be_bound_to_device();
+    if chooses && reach::is_out_of_reach(address) {
+        return Err(libc::ENETUNREACH);
+    }
     Ok(Record {
         len: len as u32,
         address,

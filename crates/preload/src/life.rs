@@ -5,6 +5,7 @@
 //! any address with port 0 decides nothing yet: the kernel picks the port, and what comes next decides.
 
 use std::ffi::{c_int, c_void};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{Ordering, fence};
 
 use libc::{sockaddr, socklen_t};
@@ -20,8 +21,8 @@ use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::MOVED;
 use crate::{
-    attach, call, cancel, datagram, epoll, family, fast_open, options, own, real, rings, stdio, stream,
-    table, under_way, wait,
+    attach, call, cancel, datagram, epoll, family, fast_open, options, own, reach, real, rings, stdio,
+    stream, table, under_way, wait,
 };
 
 /// Asks the engine to connect, in a way of [`scoutline_abi::layout::fast_open`]; 0: it is under way, more: the SYN waits
@@ -83,7 +84,10 @@ fn group_of(socket: Socket, to: Name) -> Name {
 
 /// `connect`.
 pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
-    let given = address::parse(address, len);
+    let given = match address::parse(address, len) {
+        Given::Inet(to) if to.address.is_unspecified() => Given::Inet(this_host(fd, to)),
+        given => given,
+    };
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
     let stream = |socket, to| match connect_stream(fd, socket, to) {
         Ok(done) => done.unwrap_or_else(kernel),
@@ -120,7 +124,12 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 options::keep(socket, kept::ANY_PORT, false); // it has a peer on paths
                 connect_slot(socket, group_of(socket, to), 0)
             }
-            Given::Inet(_) => {
+            Given::Inet(to) => {
+                // It keeps the peer that it has.
+                let refusal = reach::refusal_of_host(to);
+                if refusal != 0 {
+                    return err(refusal);
+                }
                 back_to_kernel(fd, socket);
                 kernel()
             }
@@ -148,6 +157,17 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
         Ok(socket) => connect_slot(socket, to, 0),
         Err(result) => result,
     }
+}
+
+/// No address means this host (`ip_route_output_key`, `tcp_v6_connect`): the socket's own, or the loopback one.
+fn this_host(fd: c_int, to: Name) -> Name {
+    let v4 = to.address.is_v4();
+    let own = Socket::of(fd)
+        .map(|socket| socket.slot.local_address.load())
+        .or_else(|| kernel_name(fd).map(|name| name.address))
+        .filter(|own| v4 && own.is_v4() && !own.is_unspecified());
+    let loopback = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    Name { address: own.unwrap_or(loopback), ..to }
 }
 
 /// The kind and family of a socket of the kernel's that may become ours to connect to `to`, which is at `address`.

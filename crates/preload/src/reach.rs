@@ -145,6 +145,16 @@ pub(crate) fn is_reached(name: Name) -> bool {
         && !is_host_address(address)
 }
 
+/// True for an address to which paths know no way: datagrams that are theirs cannot go there.
+pub(crate) fn is_out_of_reach(address: Address) -> bool {
+    let is_nobodys = address.is_unspecified() || address.is_multicast() || address.is_loopback();
+    !is_nobodys
+        && address != Address::from_v4(std::net::Ipv4Addr::BROADCAST)
+        && !any_served(|network| {
+            network.contains(address) || network.has_gateway() && network.address.is_v4() == address.is_v4()
+        })
+}
+
 /// True when a socket of this kind is to connect to an address on paths: they lead there, or, of a loopback address
 /// that is the kernel's, somebody on paths listens there.
 pub(crate) fn leads_to(name: Name, kind: u32) -> bool {
@@ -182,6 +192,16 @@ fn source_of_host(address: Address) -> Option<Address> {
         let connected = real::connect(fd, to, len) == 0;
         if connected { kernel_name(fd).map(|name| name.address) } else { None }
     })
+}
+
+/// What the kernel says of a datagram socket that is to connect there, if it does not; 0: it does.
+pub(crate) fn refusal_of_host(name: Name) -> c_int {
+    let mut errno = 0;
+    try_on_kernel(name, |fd, to, len| {
+        errno = if real::connect(fd, to, len) < 0 { real::errno() } else { 0 };
+        None::<()>
+    });
+    errno
 }
 
 /// Whether the kernel binds sockets to this address.

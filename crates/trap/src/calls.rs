@@ -18,6 +18,7 @@ use crate::{sys, target::read_u32};
 
 /// `linux/tcp.h`.
 const TCP_INQ: i32 = 36;
+const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 /// The longest value of an option that is passed on: a filter of 64 sources (MCAST_MSFILTER).
 const MAX_OPTION: usize = 144 + 64 * 128;
 
@@ -247,6 +248,8 @@ impl Supervisor {
 
     fn start_connecting(&mut self, on: On<'_>, address: &[u8]) -> Result<Reply, Reply> {
         let outer = self.end_of(on)?;
+        // It may be to connect to what it has closed.
+        self.see_closed();
         let socket = self.socket(on)?;
         let connecting = sys::with_address(libc::connect, &socket.inner, address);
         match connecting {
@@ -453,7 +456,7 @@ impl Supervisor {
 /// Options of a stream that are about its reads and writes only, which are the program's own end's.
 fn of_reading(level: i32, name: i32) -> bool {
     const SOCKET: [i32; 4] = [libc::SO_RCVLOWAT, libc::SO_ZEROCOPY, libc::SO_PEEK_OFF, libc::SO_OOBINLINE];
-    level == libc::SOL_SOCKET && SOCKET.contains(&name) || (level, name) == (libc::IPPROTO_TCP, TCP_INQ)
+    level == libc::SOL_SOCKET && SOCKET.contains(&name) || level == libc::IPPROTO_TCP && [TCP_INQ, TCP_ZEROCOPY_RECEIVE].contains(&name)
 }
 
 /// How long calls wait.

@@ -424,7 +424,7 @@ pub(super) extern "C-unwind" fn recvmmsg(
         _ => {
             // SAFETY: the program vouches for `n` messages, and for its timeout, or passes null.
             let (messages, timeout) =
-                unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_ref()) };
+                unsafe { (std::slice::from_raw_parts_mut(messages, n as usize), timeout.as_mut()) };
             receive_messages(socket, messages, flags, timeout)
         }
     };
@@ -435,10 +435,9 @@ fn receive_messages(
     socket: Socket,
     messages: &mut [mmsghdr],
     flags: c_int,
-    timeout: Option<&timespec>,
+    mut timeout: Option<&mut timespec>,
 ) -> isize {
-    // As Linux: the time is looked at between messages only.
-    let end = timeout.and_then(deadline_ns);
+    let end = timeout.as_deref().and_then(deadline_ns);
     if timeout.is_some() && end.is_none() {
         return err(libc::EINVAL);
     }
@@ -461,8 +460,14 @@ fn receive_messages(
         if flags & MSG_WAITFORONE != 0 {
             flags_now |= MSG_DONTWAIT;
         }
-        if end.is_some_and(|end| real::now_ns() >= end) {
-            break;
+        // As Linux: the time is looked at between messages only, and what is left of it is told.
+        if let (Some(end), Some(timeout)) = (end, timeout.as_deref_mut()) {
+            let left = end.saturating_sub(real::now_ns());
+            timeout.tv_sec = (left / 1_000_000_000) as i64;
+            timeout.tv_nsec = (left % 1_000_000_000) as i64;
+            if left == 0 {
+                break;
+            }
         }
     }
     done
@@ -556,12 +561,28 @@ fn send_messages(socket: Socket, messages: &mut [mmsghdr], flags: c_int) -> isiz
 }
 
 fn send_file(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+    if !offset.is_null() && memory::is_nowhere(offset) {
+        return finish(err(libc::EFAULT));
+    }
     if table::socket(from).is_some() {
-        return finish(err(libc::EINVAL));
+        return cancel::uncancelled(|| send_from_socket(out, from, offset, n));
     }
     // The C library's is no cancellation point.
     let here = |socket| cancel::uncancelled(|| sendfile::sendfile(socket, from, offset, n));
     either(out, here, || real::sendfile(out, from, offset, n))
+}
+
+/// Only into a pipe, since what is read must not be dropped (`splice_direct_to_actor`).
+fn send_from_socket(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
+    if !offset.is_null() {
+        return finish(err(libc::ESPIPE));
+    }
+    if real::fcntl(out, libc::F_GETPIPE_SZ, 0) < 0 {
+        return finish(err(libc::EINVAL));
+    }
+    let may_wait = real::fcntl(out, libc::F_GETFL, 0) & libc::O_NONBLOCK == 0;
+    let flags = if may_wait { 0 } else { libc::SPLICE_F_NONBLOCK };
+    splice(from, ptr::null_mut(), out, ptr::null_mut(), n, flags)
 }
 
 // On 64-bit machines `off_t` is 64 bits wide in both.

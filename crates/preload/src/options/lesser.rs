@@ -100,6 +100,12 @@ pub(crate) fn note_any() {
     ANY_SET.store(true, Ordering::Relaxed);
 }
 
+/// False while no socket is known to be bound to an interface (SO_BINDTODEVICE), which takes a call of the kernel's to find
+/// out of one.
+pub(crate) fn may_be_bound_to_device() -> bool {
+    ANY_SET.load(Ordering::Relaxed)
+}
+
 /// False for a socket of the kernel's that is bound to an interface which paths do not serve (SO_BINDTODEVICE).
 pub(crate) fn may_be_ours(fd: c_int) -> bool {
     if !ANY_SET.load(Ordering::Relaxed) {

@@ -1,6 +1,7 @@
 //! What a socket says of itself to `getsockopt` beyond what was set: its peer, its port, its family, what its way carries.
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, socklen_t};
@@ -9,7 +10,7 @@ use scoutline_abi::layout::{slot_request as ask, slot_state as is};
 use super::{give, has_ended, path_mtu};
 use crate::real::err;
 use crate::slot::Socket;
-use crate::{address, life, memory};
+use crate::{address, life, memory, urgent};
 
 /// Of `asm-generic/socket.h`, `linux/in.h`, `linux/in6.h` and `linux/tcp.h`, where `libc` lacks them.
 const SO_PEERNAME: c_int = 28;
@@ -17,6 +18,19 @@ const IP_PROTOCOL: c_int = 52;
 const IPV6_ADDRFORM: c_int = 1;
 const IPV6_PATHMTU: c_int = 61;
 const TCP_AO_REPAIR: c_int = 42;
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// The head of `struct tcp_zerocopy_receive`, which programs have in several lengths.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ZeroCopyReceive {
+    address: u64,
+    length: u32,
+    recv_skip_hint: u32,
+    inq: u32,
+}
+
+const _: () = assert!(size_of::<ZeroCopyReceive>() == 24);
 
 /// `struct ip6_mtuinfo`. Linux names nobody where it was asked for.
 #[derive(Clone, Copy)]
@@ -45,6 +59,7 @@ pub(super) fn get(
         }
         // The kernel's socket behind listens to nobody.
         (IPPROTO_TCP, TCP_AO_REPAIR) if socket.state() & is::LISTENING != 0 => err(libc::EPERM),
+        (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if socket.is_stream() => zero_copy_receive(socket, to, len),
         (IPPROTO_IPV6, IPV6_ADDRFORM) if socket.is_inet6() && is_established(socket) => {
             give(libc::AF_INET6, to, len)
         }
@@ -62,6 +77,29 @@ fn is_established(socket: Socket) -> bool {
 fn room(len: *mut socklen_t) -> usize {
     // SAFETY: the program vouches for its length.
     if memory::is_nowhere(len) { 0 } else { unsafe { std::ptr::read_unaligned(len) as usize } }
+}
+
+/// Rings are not mapped into programs: all that waits is to be had by a copy, as Linux says of what fills no page
+/// (`tcp_zerocopy_receive`).
+fn zero_copy_receive(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
+    let least = offset_of!(ZeroCopyReceive, recv_skip_hint);
+    let room = room(len);
+    if room < least {
+        return err(libc::EINVAL);
+    }
+    if memory::is_nowhere(to) {
+        return err(libc::EFAULT);
+    }
+    if socket.state() & is::LISTENING != 0 {
+        return err(libc::ENOTCONN);
+    }
+    let waiting = urgent::readable(socket).min(u64::from(u32::MAX)) as u32;
+    let told = [(least - 4, 0), (least, waiting), (offset_of!(ZeroCopyReceive, inq), waiting)];
+    for (at, value) in told.into_iter().filter(|(at, _)| at + 4 <= room) {
+        // SAFETY: the program vouches for as many bytes as it says.
+        unsafe { to.byte_add(at).cast::<u32>().write_unaligned(value) };
+    }
+    0
 }
 
 /// As `sk_getsockopt`, who had a peer has it when the connection is over, too, and no more room than its name may be given.

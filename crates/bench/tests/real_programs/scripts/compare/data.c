@@ -556,3 +556,59 @@ CASE(many_that_are_sent_in_part) {
     T(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
     T(close(fd));
 }
+
+/* No address is this host's, for who asks: as getsockname of a server says it. */
+CASE(connects_to_no_address) {
+    struct name any = name_of(PICK("0.0.0.0", "::"), 0);
+    if (family == AF_INET6 && !over_inet6) any.in6.sin6_addr = (struct in6_addr){0};
+    int fd = socket(family, SOCK_STREAM, 0);
+    NEED(bind(fd, ADDRESS(any)) == 0 && listen(fd, 4) == 0);
+    socklen_t len = sizeof any;
+    NEED(getsockname(fd, (struct sockaddr *)&any, &len) == 0);
+    int to = socket(family, SOCK_STREAM, 0);
+    T(connect(to, ADDRESS(any)));
+    int new = T(accept(fd, NULL, NULL));
+    T(send(to, "asks", 4, 0));
+    char bytes[8];
+    T(recv(new, bytes, 8, 0));
+    struct name name;
+    len = sizeof name;
+    T(getpeername(to, (struct sockaddr *)&name, &len));
+    out("peer %s", host_of(&name));
+    close(fd);
+    int none = socket(family, SOCK_STREAM, 0);
+    T(connect(none, ADDRESS(any)));
+}
+
+/* Into a pipe, and nowhere else. */
+CASE(a_file_sent_from_a_connection) {
+    int fd = accepted("A"), ends[2], file = memfd_create("file", 0);
+    NEED(pipe2(ends, O_NONBLOCK) == 0);
+    tell("send A abcdef");
+    T(await(fd, POLLIN));
+    off_t at = 0;
+    T(sendfile(ends[1], fd, &at, 9));
+    T(sendfile(ends[0], fd, NULL, 9));
+    T(sendfile(file, fd, NULL, 9));
+    T(sendfile(ends[1], fd, (off_t *)8, 9));
+    T(sendfile(ends[1], fd, NULL, 0));
+    T(sendfile(ends[1], fd, NULL, 4));
+    T(sendfile(ends[1], fd, NULL, 9));
+    T(sendfile(fd, file, (off_t *)8, 9));
+    char bytes[9];
+    T(read(ends[0], bytes, 9));
+    nonblock(fd);
+    T(sendfile(ends[1], fd, NULL, 9));
+}
+
+/* Who maps what has come is told how much he has to copy. */
+CASE(what_is_not_mapped) {
+    int fd = accepted("A");
+    tell("send A abcdef");
+    T(await(fd, POLLIN));
+    struct tcp_zerocopy_receive asked = {0};
+    socklen_t len = sizeof asked;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &asked, &len));
+    out("%u mapped, %u to be copied", asked.length, asked.recv_skip_hint);
+    for (len = 15; len > 10; len -= 4) T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &asked, &len));
+}

@@ -950,3 +950,53 @@ CASE(a_port_that_was_not_chosen_elsewhere) {
         close(there);
     }
 }
+
+/* Where no way leads nothing is sent, whatever the socket has done before. */
+CASE(no_way_leads_there) {
+    struct name nowhere = name_of(PICK("203.0.113.9", "3fff::9"), 53), any = anywhere();
+    struct name to = name_of(peer, atoi(tell("bind D")));
+    struct iovec piece = {"x", 1};
+    struct mmsghdr two[2];
+    for (int i = 0; i < 2; i++)
+        two[i].msg_hdr = (struct msghdr){.msg_name = i ? &nowhere : &to, .msg_namelen = name_size(&to), .msg_iov = &piece, .msg_iovlen = 1};
+    for (int way = 0; way < 3; way++) {
+        int fd = socket(family, SOCK_DGRAM, 0);
+        if (way == 1) NEED(bind(fd, ADDRESS(any)) == 0);
+        if (way == 2) T(connect(fd, ADDRESS(to)));
+        T(sendto(fd, "x", 1, 0, ADDRESS(to)));
+        T(sendto(fd, "x", 1, 0, ADDRESS(nowhere)));
+        T(sendmsg(fd, &two[1].msg_hdr, 0));
+        T(sendmmsg(fd, two, 2, 0));
+        T(connect(fd, ADDRESS(nowhere)));
+        /* Who had a peer has it still. */
+        T(send(fd, "x", 1, 0));
+        close(fd);
+    }
+}
+
+/* What is left of the time is told after each, and nothing where none came. */
+CASE(time_that_is_left) {
+    struct name at = name_of(own, 0);
+    int fd = socket(family, SOCK_DGRAM, 0);
+    NEED(bind(fd, ADDRESS(at)) == 0);
+    tell("bind D");
+    struct mmsghdr all[4];
+    static char space[4][16];
+    struct iovec pieces[4];
+    for (int i = 0; i < 4; i++) {
+        pieces[i] = (struct iovec){space[i], 16};
+        all[i].msg_hdr = (struct msghdr){.msg_iov = &pieces[i], .msg_iovlen = 1};
+    }
+    struct timespec left = {100, 0};
+    T(recvmmsg(fd, all, 4, MSG_DONTWAIT, &left));
+    out("%ld s", (long)left.tv_sec);
+    told("x", fd);
+    T(recvmmsg(fd, all, 4, MSG_WAITFORONE, &left));
+    out("%ld s, %s", (long)left.tv_sec, left.tv_nsec ? "some" : "none");
+    told("x", fd);
+    left = (struct timespec){0, 1};
+    T(recvmmsg(fd, all, 4, 0, &left));
+    out("%ld s, %ld ns", (long)left.tv_sec, left.tv_nsec);
+    left.tv_nsec = -1;
+    T(recvmmsg(fd, all, 4, 0, &left));
+}

@@ -1,6 +1,7 @@
 /* What the interface that carries paths is to programs: its number, name, flags, MTU and address, by ioctl (netdevice(7))
  * on whatever socket, and by the C library. */
 #include "compare.h"
+#include <netdb.h>
 #include <net/if.h>
 
 static int started(const char *role) {
@@ -88,4 +89,18 @@ CASE(lists) {
     }
     struct ifconf nowhere = {.ifc_len = sizeof list, .ifc_buf = (void *)8};
     T(ioctl(fd, SIOCGIFCONF, &nowhere));
+}
+
+/* Names are looked for in the families of which the machine has addresses. */
+CASE(families_that_are_configured) {
+    const char *hosts[] = {peer, over_inet6 ? "2001:db8::5" : "192.0.2.5", over_inet6 ? "fe80::5" : "127.0.0.5"};
+    for (int host = 0; host < 3; host++)
+        for (int asked = 0; asked < 4; asked++) {
+            struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG, .ai_family = (int[]){AF_UNSPEC, AF_INET, AF_INET6, 0}[asked],
+                                     .ai_socktype = SOCK_STREAM}, *list = NULL;
+            const char *name = hosts[host] + 7 * !strncmp(hosts[host], "::ffff:", 7);
+            int error = getaddrinfo(name, "80", asked == 3 ? NULL : &hints, &list);
+            out("%s, family %d: %d, %d", host ? name : "the peer", hints.ai_family, error, list ? list->ai_family : -1);
+            if (list) freeaddrinfo(list);
+        }
 }

@@ -227,3 +227,45 @@ CASE(selects_beyond_the_table) {
     struct timespec none = {0, 0};
     T(pselect(INT_MAX, (fd_set *)last, NULL, NULL, &none, NULL));
 }
+
+/* What the machine has no memory for is not to be asked for: the library's addresses are no memory. */
+CASE(all_of_its_memory_stays) {
+    int fd = accepted("A");
+    T(mlockall(0));
+    T(mlockall(8));
+    for (int future = 0; future < 2; future++) {
+        T(mlockall(MCL_CURRENT | (future ? MCL_FUTURE : 0)));
+        T(send(fd, "x", 1, 0));
+        tell("read A 1");
+    }
+    struct rlimit some = {16 << 20, 16 << 20};
+    T(munlockall());
+    T(setrlimit(RLIMIT_MEMLOCK, &some));
+    T(syscall(SYS_mlockall, MCL_CURRENT | MCL_ONFAULT));
+    T(munlockall());
+}
+
+static void *connects_and_asks(void *none) {
+    struct name to = name_of(peer, atoi(peer_port)), nowhere = name_of(peer, 9);
+    int fd = socket(family, SOCK_STREAM, 0), datagrams = socket(family, SOCK_DGRAM, 0);
+    if (connect(fd, ADDRESS(to)) < 0) return "connect";
+    if (send(fd, "no such order\n", 14, 0) != 14) return "send";
+    char bytes[64];
+    if (recv(fd, bytes, sizeof bytes, 0) <= 0) return "recv";
+    if (sendto(datagrams, "x", 1, 0, ADDRESS(nowhere)) != 1) return "sendto";
+    struct pollfd one = {fd, POLLIN, 0};
+    if (poll(&one, 1, 0) < 0) return "poll";
+    return close(fd) + close(datagrams) == 0 ? none : "close";
+}
+
+/* As runtimes make for their coroutines. */
+CASE(a_thread_with_the_least_stack) {
+    pthread_attr_t least;
+    pthread_attr_init(&least);
+    T(pthread_attr_setstacksize(&least, 16384));
+    pthread_t thread;
+    void *said;
+    T(pthread_create(&thread, &least, connects_and_asks, "done"));
+    pthread_join(thread, &said);
+    out("%s", (char *)said);
+}
