@@ -129,9 +129,10 @@ fn allowed(socket: Socket) -> bool {
     if socket.state() & slot_state::COPIES != 0 {
         return false;
     }
-    socket.region.header().look_at_served(|mut networks| {
-        networks.len() > 0 && networks.all(|network| network.takes_extents())
-    })
+    socket
+        .region
+        .header()
+        .look_at_served(|mut networks| networks.len() > 0 && networks.all(|network| network.takes_extents()))
 }
 
 /// The daemon's number of a file.

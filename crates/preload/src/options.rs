@@ -22,8 +22,8 @@ mod looks;
 pub(crate) use carry_over::{carry_back, carry_over, carry_waits};
 pub(crate) use information::{ask, backlog, has_ended, path_mtu, unacknowledged, unsent};
 pub(crate) use lesser::{
-    binds_without_port, may_be_bound_to_device, may_be_ours, move_peek_offset, note, note_any, peek_mark, peek_offset, queued,
-    refusal,
+    binds_without_port, may_be_bound_to_device, may_be_ours, move_peek_offset, note, note_any, peek_mark,
+    peek_offset, queued, refusal,
 };
 pub(crate) use looks::PathMtu;
 

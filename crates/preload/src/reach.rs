@@ -108,9 +108,8 @@ pub(crate) fn is_interface(number: u32) -> bool {
 /// True when paths have more than one interface.
 pub(crate) fn serves_several() -> bool {
     let several = look_at_served(|networks| {
-        let mut scopes = networks
-            .filter(|network| network.is_ours() && network.scope != 0)
-            .map(|network| network.scope);
+        let mut scopes =
+            networks.filter(|network| network.is_ours() && network.scope != 0).map(|network| network.scope);
         let first = scopes.next();
         scopes.any(|scope| Some(scope) != first)
     });

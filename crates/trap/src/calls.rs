@@ -456,7 +456,8 @@ impl Supervisor {
 /// Options of a stream that are about its reads and writes only, which are the program's own end's.
 fn of_reading(level: i32, name: i32) -> bool {
     const SOCKET: [i32; 4] = [libc::SO_RCVLOWAT, libc::SO_ZEROCOPY, libc::SO_PEEK_OFF, libc::SO_OOBINLINE];
-    level == libc::SOL_SOCKET && SOCKET.contains(&name) || level == libc::IPPROTO_TCP && [TCP_INQ, TCP_ZEROCOPY_RECEIVE].contains(&name)
+    level == libc::SOL_SOCKET && SOCKET.contains(&name)
+        || level == libc::IPPROTO_TCP && [TCP_INQ, TCP_ZEROCOPY_RECEIVE].contains(&name)
 }
 
 /// How long calls wait.

@@ -16,6 +16,7 @@
 //! ([`fixture::beside_others`]).
 
 mod background;
+mod beginnings;
 mod bind;
 mod classes;
 mod compare;

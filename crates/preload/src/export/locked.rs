@@ -50,7 +50,8 @@ fn parse(line: &str) -> Option<Piece> {
     let number = |text| usize::from_str_radix(text, 16).ok();
     // It belongs to the kernel.
     let is_own = !line.ends_with("[vsyscall]");
-    is_own.then_some(Piece { addresses: number(start)?..number(end)?, is_accessible: !rest.starts_with("---") })
+    is_own
+        .then_some(Piece { addresses: number(start)?..number(end)?, is_accessible: !rest.starts_with("---") })
 }
 
 fn lock(addresses: &Range<usize>, later: bool) -> c_int {
