@@ -19,6 +19,8 @@ mod fork;
 
 pub(crate) use fork::{alone, for_image, fork_by};
 
+/// Where the daemon is.
+const VARIABLE: &CStr = c"SCOUTLINE_ATTACH";
 /// Exit code when a path was required and there is none.
 const REQUIRED_EXIT: c_int = 126;
 
@@ -50,10 +52,11 @@ pub(crate) fn region() -> Option<&'static Region> {
     unsafe { region.as_ref() }
 }
 
-/// The constructors of a program's libraries run before ours, and some use sockets: then we begin with them.
+/// The constructors of a program's libraries run before ours, and some use sockets: then we begin with them. What runs
+/// earlier still, as sanitizers do, has no environment yet.
 #[cold]
 fn first_region() -> Option<&'static Region> {
-    if !BEGUN.load(Ordering::Relaxed) {
+    if !BEGUN.load(Ordering::Relaxed) && !real::getenv(VARIABLE.as_ptr()).is_null() {
         start();
     }
     // SAFETY: as above.
@@ -328,7 +331,7 @@ extern "C" fn start() {
     real::resolve_all();
     #[cfg(target_arch = "x86_64")]
     real::dispatched::resolve_all();
-    let path = real::getenv(c"SCOUTLINE_ATTACH".as_ptr());
+    let path = real::getenv(VARIABLE.as_ptr());
     if path.is_null() {
         return;
     }
@@ -356,7 +359,7 @@ extern "C" fn start() {
             b"who this program runs as may not attach: it and what it starts run on the kernel's sockets",
         ]);
         // SAFETY: a terminated name; no other thread runs yet.
-        unsafe { libc::unsetenv(c"SCOUTLINE_ATTACH".as_ptr()) };
+        unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
         return;
     }
     let required = is_set(c"SCOUTLINE_REQUIRED");

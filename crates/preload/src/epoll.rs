@@ -43,7 +43,7 @@ use crate::serve::{self, Hold};
 use crate::slot::{Socket, kept};
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set};
-use crate::{attach, cancel, own, real, table};
+use crate::{attach, cancel, limits, own, real, table};
 
 /// Epoll descriptors that can carry our sockets.
 const EPOLL_COUNT: usize = 1024;
@@ -200,7 +200,9 @@ impl Epoll {
     }
 
     fn insert(&mut self, socket: Socket, item: Item) -> bool {
-        let (Some(set), Some(list)) = (self.ready_set(), self.list) else { return false };
+        // It takes a descriptor, which Linux's needs not.
+        let set = self.ready_set().or_else(|| limits::beyond(|| self.ready_set()));
+        let (Some(set), Some(list)) = (set, self.list) else { return false };
         // Before it is watched: no connection may wake too many.
         self.note_exclusive(socket, item.events);
         if !list.add(socket, item) {

@@ -20,6 +20,10 @@ fn a_library_has_sockets_before_its_program(arm: Arm) {
     compile(&["-shared", "-fPIC", "-DLIBRARY", "-o", &library, &source]);
     compile(&["-o", &program, &source, &library]);
     assert_eq!(fixture.run(&program, &[&address, PORT], SOON).trim(), "heard early");
+    // Which runs before all of these, and calls our functions.
+    compile(&["-fsanitize=address", "-o", &program, &source, &library]);
+    let sanitized = ["ASAN_OPTIONS=verify_asan_link_order=0", &program, &address, PORT];
+    assert_eq!(fixture.run("env", &sanitized, SOON).trim(), "heard early");
 }
 
 /// As scripts do that start a server with an allocator of its own.

@@ -228,6 +228,19 @@ CASE(selects_beyond_the_table) {
     T(pselect(INT_MAX, (fd_set *)last, NULL, NULL, &none, NULL));
 }
 
+/* An epoll that has heard of no socket yet. */
+CASE(watches_with_a_full_table) {
+    int fd = accepted("A"), epoll = epoll_create1(0), taken[256], count = 0;
+    T(limit(RLIMIT_NOFILE, 64));
+    while (count < 256 && (taken[count] = dup(0)) >= 0) count++;
+    struct epoll_event one = {.events = EPOLLIN};
+    T(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &one));
+    tell("send A x");
+    T(epoll_wait(epoll, &one, 1, SOON_MS));
+    T(dup(0));
+    while (count > 0) close(taken[--count]);
+}
+
 /* What the machine has no memory for is not to be asked for: the library's addresses are no memory. */
 CASE(all_of_its_memory_stays) {
     int fd = accepted("A");
