@@ -45,22 +45,16 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 #[inline]
 pub(crate) fn region() -> Option<&'static Region> {
     let region = REGION.load(Ordering::Acquire);
-    if region.is_null() {
-        return first_region();
-    }
     // SAFETY: set once to a leaked box.
     unsafe { region.as_ref() }
 }
 
-/// The constructors of a program's libraries run before ours, and some use sockets: then we begin with them. What runs
-/// earlier still, as sanitizers do, has no environment yet.
-#[cold]
-fn first_region() -> Option<&'static Region> {
+/// A socket is made: perhaps by a constructor of a library, which runs before ours. No other call begins, since allocators
+/// make some of them while they have no memory to give; and what runs earlier still, as sanitizers do, has no environment.
+pub(crate) fn begin_for_socket() {
     if !BEGUN.load(Ordering::Relaxed) && !real::getenv(VARIABLE.as_ptr()).is_null() {
         start();
     }
-    // SAFETY: as above.
-    unsafe { REGION.load(Ordering::Acquire).as_ref() }
 }
 
 /// The number of our process record.

@@ -13,11 +13,13 @@ use crate::real::{self, err, finish, finish_int};
 use crate::slot::Socket;
 use crate::table::Entry;
 use crate::{
-    accept, adopt, bind, cancel, fast_open, groups, ip_options, life, options, rings, stdio, table, urgent,
+    accept, adopt, attach, bind, cancel, fast_open, groups, ip_options, life, options, rings, stdio, table,
+    urgent,
 };
 
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    attach::begin_for_socket();
     let fd = real::socket(family, kind, protocol);
     life::created(fd, family, kind);
     fd
