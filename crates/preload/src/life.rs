@@ -125,9 +125,8 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
                 connect_slot(socket, group_of(socket, to), 0)
             }
             Given::Inet(to) => {
-                // It keeps the peer that it has.
-                let refusal = reach::refusal_of_host(to);
-                if refusal != 0 {
+                // Where it cannot go it keeps the peer that it has.
+                if let refusal @ (libc::ENETUNREACH | libc::EHOSTUNREACH) = reach::refusal_of_host(to) {
                     return err(refusal);
                 }
                 back_to_kernel(fd, socket);
@@ -177,6 +176,7 @@ fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Opti
         let takes_both = family == libc::AF_INET6 && kind == slot_kind::DATAGRAM;
         (takes_both || address::misfit(family == libc::AF_INET6, address, len).is_none())
             && speaks(fd, family, to.address)
+            && !reach::is_bound_elsewhere(fd, to)
             && leads_to(to, kind)
     };
     if may_lead_to(to) { suitable(fd).filter(suits) } else { None }

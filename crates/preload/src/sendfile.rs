@@ -129,7 +129,8 @@ pub(crate) fn sendfile(socket: Socket, from: c_int, offset: *mut off_t, want: us
     // SAFETY: the program vouches for its offset.
     let mut at = (!offset.is_null()).then(|| unsafe { offset.read_unaligned() });
     // sendfile(2): of a file that can be read anywhere.
-    if at.is_some_and(|at| at < 0) || at.is_none() && !is_seekable(from) || want.cast_signed() < 0 {
+    let is_beyond = |at: off_t| at < 0 || at.checked_add_unsigned(want as u64).is_none();
+    if at.is_some_and(is_beyond) || at.is_none() && !is_seekable(from) || want.cast_signed() < 0 {
         return says_first(from, at).filter(|&said| said != 0).unwrap_or(err(libc::EINVAL));
     }
     if !socket.is_stream() {

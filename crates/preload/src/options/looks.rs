@@ -1,7 +1,6 @@
 //! What a socket says of itself to `getsockopt` beyond what was set: its peer, its port, its family, what its way carries.
 
 use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, socklen_t};
@@ -20,17 +19,17 @@ const IPV6_PATHMTU: c_int = 61;
 const TCP_AO_REPAIR: c_int = 42;
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
-/// The head of `struct tcp_zerocopy_receive`, which programs have in several lengths.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct ZeroCopyReceive {
-    address: u64,
-    length: u32,
-    recv_skip_hint: u32,
-    inq: u32,
+/// Of `struct tcp_zerocopy_receive`, which programs have in several lengths: where its fields lie, and its length.
+mod zero_copy_receive {
+    pub(super) const LENGTH: usize = 8;
+    pub(super) const RECV_SKIP_HINT: usize = 12;
+    pub(super) const INQ: usize = 16;
+    pub(super) const MSG_FLAGS: usize = 56;
+    pub(super) const RESERVED: usize = 60;
+    pub(super) const SIZE: usize = 64;
+    /// What may be asked for beside it (TCP_CMSG_INQ, TCP_CMSG_TS).
+    pub(super) const MSG_FLAGS_KNOWN: u32 = 3;
 }
-
-const _: () = assert!(size_of::<ZeroCopyReceive>() == 24);
 
 /// `struct ip6_mtuinfo`. Linux names nobody where it was asked for.
 #[derive(Clone, Copy)]
@@ -82,22 +81,41 @@ fn room(len: *mut socklen_t) -> usize {
 /// Rings are not mapped into programs: all that waits is to be had by a copy, as Linux says of what fills no page
 /// (`tcp_zerocopy_receive`).
 fn zero_copy_receive(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> isize {
-    let least = offset_of!(ZeroCopyReceive, recv_skip_hint);
+    use zero_copy_receive as at;
     let room = room(len);
-    if room < least {
+    if room < at::RECV_SKIP_HINT {
         return err(libc::EINVAL);
     }
     if memory::is_nowhere(to) {
         return err(libc::EFAULT);
     }
+    let mut asked = [0u8; at::SIZE];
+    // SAFETY: the program vouches for as many bytes as it says.
+    let given = unsafe { std::slice::from_raw_parts(to.cast::<u8>(), room) };
+    let (known, beyond) = given.split_at(room.min(at::SIZE));
+    asked[..known.len()].copy_from_slice(known);
+    let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| asked[at + byte]));
+    let is_page = word(0).is_multiple_of(4096);
+    let is_known = word(at::MSG_FLAGS) & !at::MSG_FLAGS_KNOWN == 0 && word(at::RESERVED) == 0;
+    if !is_page || !is_known || beyond.iter().any(|&byte| byte != 0) {
+        return err(libc::EINVAL);
+    }
     if socket.state() & is::LISTENING != 0 {
         return err(libc::ENOTCONN);
     }
     let waiting = urgent::readable(socket).min(u64::from(u32::MAX)) as u32;
-    let told = [(least - 4, 0), (least, waiting), (offset_of!(ZeroCopyReceive, inq), waiting)];
-    for (at, value) in told.into_iter().filter(|(at, _)| at + 4 <= room) {
-        // SAFETY: the program vouches for as many bytes as it says.
-        unsafe { to.byte_add(at).cast::<u32>().write_unaligned(value) };
+    if waiting == 0 && socket.state() & is::PEER_FINISHED != 0 {
+        return err(libc::EIO);
+    }
+    for (at, value) in [(at::LENGTH, 0), (at::RECV_SKIP_HINT, waiting), (at::INQ, waiting)] {
+        if at + size_of::<u32>() <= room {
+            // SAFETY: as above.
+            unsafe { to.byte_add(at).cast::<u32>().write_unaligned(value) };
+        }
+    }
+    if room > at::SIZE {
+        // SAFETY: the program vouches for its length, which was read.
+        unsafe { std::ptr::write_unaligned(len, at::SIZE as socklen_t) };
     }
     0
 }
