@@ -88,7 +88,7 @@ fn idle_measures_bulk_traffic_and_nginx_on_five_arms() {
     }
     // On the kernel a foreground request may wait behind background for the whole of a short run,
     // so only what both together got must be more than nothing.
-    let report = experiment("idle", "nginx", 1.5);
+    let report = experiment("idle", "nginx", 3.0);
     assert!(!report.machine.method.contains_key("errors"), "{:?}", report.machine.method);
     for peer in peers {
         let rows =
