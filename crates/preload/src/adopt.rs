@@ -9,7 +9,7 @@ use scoutline_base::spread::EPHEMERAL_FROM;
 
 use crate::address::{self, Name};
 use crate::bind::{bind_slot, unbound};
-use crate::reach::{is_bound_elsewhere, is_reached, kernel_name, kernel_port, serves_any, speaks, suitable};
+use crate::reach::{is_reached, kernel_name, kernel_port, serves_any, speaks, suitable};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
@@ -150,7 +150,7 @@ pub(crate) fn adopt_for_send(fd: c_int, to: Name) -> Option<Socket> {
         return None;
     }
     let Some((slot_kind::DATAGRAM, family)) = suitable(fd) else { return None };
-    if !speaks(fd, family, to.address) || is_bound_elsewhere(fd, to) {
+    if !speaks(fd, family, to.address) {
         return None;
     }
     let nothing = unbound(family == libc::AF_INET6);

@@ -176,7 +176,7 @@ fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Opti
         let takes_both = family == libc::AF_INET6 && kind == slot_kind::DATAGRAM;
         (takes_both || address::misfit(family == libc::AF_INET6, address, len).is_none())
             && speaks(fd, family, to.address)
-            && !reach::is_bound_elsewhere(fd, to)
+            && (kind != slot_kind::STREAM || !reach::is_bound_elsewhere(fd, to))
             && leads_to(to, kind)
     };
     if may_lead_to(to) { suitable(fd).filter(suits) } else { None }

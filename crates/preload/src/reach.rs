@@ -229,7 +229,7 @@ fn try_on_kernel<R>(
     found
 }
 
-/// True for a socket that the kernel has bound to an address of its own: from there no path leads anywhere but to this machine,
+/// True for a stream that the kernel has bound to an address of its own (one for datagrams has such a name also by a peer): from there no path leads anywhere but to this machine,
 /// and Linux says what it makes of the rest.
 pub(crate) fn is_bound_elsewhere(fd: c_int, to: Name) -> bool {
     !is_own(to) && kernel_name(fd).is_some_and(|name| !name.address.is_unspecified())

@@ -20,7 +20,7 @@ use crate::arrivals::Waiting;
 use crate::datagram::Datagram;
 use crate::listener::Call;
 use crate::standin::{self, Attempt};
-use crate::stream::{Progress, Stream};
+use crate::stream::{Progress, ROUNDS, Stream};
 use crate::sys;
 
 /// What a pair may hold in each direction, as far as the system lets us.
@@ -245,8 +245,14 @@ impl Socket {
         if let (State::Stream(stream), Some(peer)) = (&mut self.state, &self.peer)
             && sys::readable(&self.inner)
         {
-            stream.hear(&self.inner, space);
-            let progress = stream.advance(peer, &self.inner, space);
+            let mut progress = Progress::Open;
+            for _ in 0..ROUNDS {
+                let has_heard = stream.hear(&self.inner, space);
+                progress = stream.advance(peer, &self.inner, space);
+                if !has_heard || stream.is_full() || progress != Progress::Open {
+                    break;
+                }
+            }
             if progress != Progress::Open {
                 self.end(&progress);
             }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use crate::sys;
 
 /// Reads of one direction before others have their turn.
-const ROUNDS: usize = 8;
+pub(crate) const ROUNDS: usize = 8;
 
 /// What is on its way.
 #[derive(Debug, Default)]
@@ -136,9 +136,18 @@ impl Stream {
         self.heard.is_some()
     }
 
+    /// What the path has brought has no room with the program.
+    pub(crate) fn is_full(&self) -> bool {
+        !self.to_program.is_empty()
+    }
+
     /// Moves what can be moved, to the program only what has been heard.
     pub(crate) fn advance(&mut self, peer: &OwnedFd, inner: &OwnedFd, space: &mut [u8]) -> Progress {
-        let outward = self.advance_outward(peer, inner, space);
+        let outward = match (self.advance_outward(peer, inner, space), &self.heard) {
+            // The path says once why it has ended, and said it there.
+            (Progress::Reset(_), Some(Err(error))) => Progress::Reset(sys::errno(error)),
+            (outward, _) => outward,
+        };
         if outward != Progress::Open {
             return outward;
         }

@@ -11,7 +11,7 @@ use crate::fetchers::Fetchers;
 use crate::listener::{Answer, Call, Delivery, Listener};
 use crate::socket::{Named, Socket, State};
 use crate::standin;
-use crate::stream::Progress;
+use crate::stream::{Progress, ROUNDS};
 use crate::sys::{self, Closings};
 use crate::target;
 use crate::waits::Waits;
@@ -28,8 +28,6 @@ const FETCHED: u64 = u64::MAX - 3;
 const EVENTS: usize = 64;
 /// Bytes moved at a time: also more than the largest datagram.
 const SPACE: usize = 128 << 10;
-/// Reads of one stream before others have their turn.
-const ROUNDS: usize = 8;
 /// How often what is full is looked at.
 const FULL_LOOKS: Duration = Duration::from_millis(10);
 
@@ -273,13 +271,15 @@ impl Supervisor {
             if has_heard {
                 self.bring_datagrams();
             }
-            if let Some(Socket { state: State::Stream(stream), peer: Some(peer), inner, .. }) =
+            let Some(Socket { state: State::Stream(stream), peer: Some(peer), inner, .. }) =
                 self.sockets.get_mut(&id)
-            {
-                let progress = stream.advance(peer, inner, &mut self.space);
-                self.on_progress(id, &progress);
-            }
-            if !has_heard {
+            else {
+                return;
+            };
+            let progress = stream.advance(peer, inner, &mut self.space);
+            let is_done = !has_heard || stream.is_full();
+            self.on_progress(id, &progress);
+            if is_done {
                 break;
             }
         }
@@ -289,7 +289,10 @@ impl Supervisor {
     pub(crate) fn bring_datagrams(&mut self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let mut count = EVENTS;
-        while count == EVENTS {
+        for _ in 0..ROUNDS {
+            if count < EVENTS {
+                break;
+            }
             count = self.datagrams.wait(&mut events, 0).unwrap_or(0);
             for event in &events[..count] {
                 self.on_ready(event.u64 << 1 | 1);

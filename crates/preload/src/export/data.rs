@@ -578,7 +578,8 @@ fn send_from_socket(out: c_int, from: c_int, offset: *mut off_t, n: size_t) -> s
         return finish(err(libc::ESPIPE));
     }
     if real::fcntl(out, libc::F_GETPIPE_SZ, 0) < 0 {
-        return finish(err(libc::EINVAL));
+        let is_open = real::fcntl(out, libc::F_GETFD, 0) >= 0;
+        return finish(err(if is_open { libc::EINVAL } else { libc::EBADF }));
     }
     let may_wait = real::fcntl(out, libc::F_GETFL, 0) & libc::O_NONBLOCK == 0;
     let flags = if may_wait { 0 } else { libc::SPLICE_F_NONBLOCK };

@@ -24,6 +24,8 @@ mod zero_copy_receive {
     pub(super) const LENGTH: usize = 8;
     pub(super) const RECV_SKIP_HINT: usize = 12;
     pub(super) const INQ: usize = 16;
+    pub(super) const ERR: usize = 20;
+    pub(super) const COPYBUF_LEN: usize = 32;
     pub(super) const MSG_FLAGS: usize = 56;
     pub(super) const RESERVED: usize = 60;
     pub(super) const SIZE: usize = 64;
@@ -107,7 +109,14 @@ fn zero_copy_receive(socket: Socket, to: *mut c_void, len: *mut socklen_t) -> is
     if waiting == 0 && socket.state() & is::PEER_FINISHED != 0 {
         return err(libc::EIO);
     }
-    for (at, value) in [(at::LENGTH, 0), (at::RECV_SKIP_HINT, waiting), (at::INQ, waiting)] {
+    for (at, value) in [
+        (at::LENGTH, 0),
+        (at::RECV_SKIP_HINT, waiting),
+        (at::INQ, waiting),
+        (at::ERR, 0),
+        (at::COPYBUF_LEN, 0),
+        (at::MSG_FLAGS, 0),
+    ] {
         if at + size_of::<u32>() <= room {
             // SAFETY: as above.
             unsafe { to.byte_add(at).cast::<u32>().write_unaligned(value) };
