@@ -84,10 +84,7 @@ fn group_of(socket: Socket, to: Name) -> Name {
 
 /// `connect`.
 pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> isize {
-    let given = match address::parse(address, len) {
-        Given::Inet(to) if to.address.is_unspecified() => Given::Inet(this_host(fd, to)),
-        given => given,
-    };
+    let given = peer_given(fd, address, len);
     let kernel = || real::ours(real::connect(fd, address, len) as isize);
     let stream = |socket, to| match connect_stream(fd, socket, to) {
         Ok(done) => done.unwrap_or_else(kernel),
@@ -158,15 +155,24 @@ pub(crate) fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> is
     }
 }
 
-/// No address means this host (`ip_route_output_key`, `tcp_v6_connect`): the socket's own, or the loopback one.
-fn this_host(fd: c_int, to: Name) -> Name {
-    let v4 = to.address.is_v4();
+/// The peer that is given to `connect`. No address means this host: for IPv4 the socket's own, else the loopback one of the
+/// socket's family (`ip_route_output_key`, `tcp_v6_connect`).
+fn peer_given(fd: c_int, address: *const sockaddr, len: socklen_t) -> Given {
+    let given = address::parse(address, len);
+    let Given::Inet(to) = given else { return given };
+    if !to.address.is_unspecified() {
+        return given;
+    }
     let own = Socket::of(fd)
         .map(|socket| socket.slot.local_address.load())
         .or_else(|| kernel_name(fd).map(|name| name.address))
-        .filter(|own| v4 && own.is_v4() && !own.is_unspecified());
-    let loopback = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-    Name { address: own.unwrap_or(loopback), ..to }
+        .filter(|own| own.is_v4() && !own.is_unspecified());
+    let address = match own {
+        Some(own) if to.address.is_v4() => own,
+        None if !to.address.is_v4() => Ipv6Addr::LOCALHOST.into(),
+        _ => Ipv4Addr::LOCALHOST.into(),
+    };
+    Given::Inet(Name { address, ..to })
 }
 
 /// The kind and family of a socket of the kernel's that may become ours to connect to `to`, which is at `address`.
@@ -184,7 +190,7 @@ fn suited(fd: c_int, to: Name, address: *const sockaddr, len: socklen_t) -> Opti
 
 /// Whether `connect` of this stream is the paths' affair.
 pub(crate) fn connects_by_paths(fd: c_int, address: *const sockaddr, len: socklen_t) -> bool {
-    let Given::Inet(to) = address::parse(address, len) else { return false };
+    let Given::Inet(to) = peer_given(fd, address, len) else { return false };
     match Socket::of(fd) {
         Some(socket) => socket.is_stream() && leads_to(to, slot_kind::STREAM),
         None => {

@@ -178,7 +178,7 @@ fn a_connection_that_a_ring_makes_is_on_paths() {
         let mut client = fixture.start(&program, &["connects", &peer, &port, &nobody]);
         wait_for_line(&mut client, "connected");
         assert_on_paths(&fixture, 7000);
-        assert_counted(&fixture, [1, 0, 25]);
+        assert_counted(&fixture, [1, 0, 26]);
         assert_said(&client, [0, 1, 0, 0]);
         echo.check().unwrap();
     }

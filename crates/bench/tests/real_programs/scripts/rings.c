@@ -344,6 +344,17 @@ static void again(const char *address, int port) {
     CHECK(close(fd) == 0 && close(other) == 0);
 }
 
+/* No address is this host's. */
+static void to_itself(void) {
+    char bytes[8];
+    int listening = listens(), fd = connected_by_ring("0.0.0.0", number_of(listening, getsockname));
+    CHECK(fd >= 0);
+    int accepted = accept(listening, NULL, NULL);
+    CHECK(accepted >= 0 && write(accepted, "hello", 5) == 5);
+    CHECK(operate(IORING_OP_RECV, fd, bytes, sizeof bytes) == 5 && memcmp(bytes, "hello", 5) == 0);
+    CHECK(close(fd) == 0 && close(accepted) == 0 && close(listening) == 0);
+}
+
 static void connects(char **words) {
     char bytes[8];
     int port = atoi(words[1]);
@@ -359,6 +370,7 @@ static void connects(char **words) {
     }
     CHECK(connected_by_ring(words[0], 7999) == -ECONNREFUSED);
     again(words[0], port);
+    to_itself();
     /* Meanwhile the ring does other things, and it can be cancelled. */
     struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(port)};
     CHECK(inet_aton(words[2], &nobody.sin_addr));

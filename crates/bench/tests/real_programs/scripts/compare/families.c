@@ -61,6 +61,19 @@ CASE(a_listener_of_one) {
     T(option(other, IPPROTO_IPV6, IPV6_V6ONLY));
 }
 
+/* It is this host's, and of the family that the socket's own has. */
+CASE(no_address_for_a_mapped_one) {
+    char mapped[64];
+    snprintf(mapped, sizeof mapped, "::ffff:%s", other_own);
+    int fd = of_inet6(SOCK_STREAM, 0), to = of_inet6(SOCK_STREAM, 0);
+    struct name at = name_of("::", 0), here = name_of(mapped, 0);
+    NEED(bind(fd, ADDRESS(at)) == 0 && listen(fd, 1) == 0 && bind(to, ADDRESS(here)) == 0);
+    at.in6.sin6_port = htons(port_of(fd));
+    T(connect(to, ADDRESS(at)));
+    names(to);
+    names(T(accept(fd, NULL, NULL)));
+}
+
 /* What may stand at one port beside what. */
 static void beside_each_other(int kind, int reuse) {
     int port = 7200;
