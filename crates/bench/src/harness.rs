@@ -17,7 +17,7 @@ use crate::report::{Report, number};
 use crate::server::{Daemon, Instance, Kind, Priorities, Server};
 use crate::testbed::{Client, Owner, Steer, Testbed};
 use crate::trace::{Trace, Waits};
-use crate::{Options, pattern, profile, sys};
+use crate::{Options, pattern, profile, sys, trial};
 
 /// From starting the load generators to their common beginning.
 const LEAD: Duration = Duration::from_millis(80);
@@ -112,8 +112,13 @@ impl<'a> Lab<'a> {
         let server_core = cores.map(|cores| cores.server_core);
         let mut daemons = Vec::new();
         for (index, arm) in arms.iter().enumerate() {
-            let start =
-                |priorities| Daemon::start(&testbed, index, &options.scoutline, server_core, priorities);
+            let start = |priorities| {
+                let text = Daemon::configuration(&testbed, index, server_core, priorities);
+                let tried = Some(&options.trial).filter(|_| arm.name == trial::NAME);
+                let text = tried.map_or(Ok(text.clone()), |trial| trial.apply(&text))?;
+                let program = tried.map_or_else(|| options.scoutline.clone(), |trial| trial.program(options));
+                Daemon::start_with(&testbed, index, &program, server_core, &text)
+            };
             daemons.push(paths(arm).map(start).transpose().with_context(|| format!("arm `{}`", arm.name))?);
         }
         Ok(Lab {
@@ -183,7 +188,7 @@ impl<'a> Lab<'a> {
             self.second.insert(arm, server);
         }
         for (index, arm) in self.arms.iter().enumerate() {
-            let paths = self.daemons[index].as_ref().map(|daemon| (self.options.scoutline.as_path(), daemon));
+            let paths = self.daemons[index].as_ref().map(|daemon| (daemon.program(), daemon));
             let core = self.cores.map(|cores| cores.server_core);
             let server = Server::start(&self.testbed, index, kind, core, paths)
                 .with_context(|| format!("arm `{}`", arm.name))?;

@@ -49,6 +49,7 @@ mod stream;
 #[allow(unsafe_code)] // the system calls that the standard library has no safe form for
 mod sys;
 mod trace;
+mod trial;
 mod udp;
 mod wan;
 mod web;
@@ -61,6 +62,7 @@ use anyhow::{Result, bail, ensure};
 pub use crate::demo::demo;
 pub use crate::peer::Peer;
 pub use crate::report::{Better, Machine, Report, Row};
+pub use crate::trial::{Setting, Trial};
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -91,6 +93,8 @@ pub struct Options {
     pub baseline: bool,
     /// Further arms of `stream` and `rr`.
     pub peers: BTreeSet<Peer>,
+    /// A further arm of ours.
+    pub trial: Trial,
     /// Sample the server's core while it is measured, and tell where it spent its time.
     pub perf: bool,
     /// The same, drawn as a flame graph.
@@ -119,6 +123,7 @@ impl Default for Options {
             only: None,
             baseline: false,
             peers: BTreeSet::new(),
+            trial: Trial::default(),
             perf: false,
             flame: None,
             callgrind: false,
@@ -182,6 +187,7 @@ pub fn run(name: &str, options: &Options) -> Result<Report> {
         return callgrind::count(options);
     }
     peer::check(name, options)?;
+    trial::check(name, options)?;
     profile::begin(options)?;
     let done = experiment(options);
     let profiles = profile::end(options);

@@ -22,10 +22,10 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::Options;
 use crate::harness::{Measurement, Meter, describe_conditions, order};
 use crate::plot::{Figure, Panel, Series};
 use crate::report::{Better, Report, Row, Target, median, number};
+use crate::{Options, trial};
 
 pub(crate) use bed::{Bed, Load, Sides};
 
@@ -195,7 +195,8 @@ struct Placed<'p> {
 
 /// The names of all arms.
 fn arm_names(options: &Options) -> Vec<&'static str> {
-    ARMS.into_iter().chain(options.peers.iter().map(|peer| peer.name())).collect()
+    let peers = options.peers.iter().map(|peer| peer.name());
+    ARMS.into_iter().chain(peers).chain(options.trial.is_asked_for().then_some(trial::NAME)).collect()
 }
 
 /// Measures all cases of a plan. `measure` gets the bed, the arm, the case's index in the plan, and how long; it
@@ -280,6 +281,9 @@ fn report(options: &Options, plan: &Plan, timing: Timing, (arms, cases): (&[&str
     report.method("network", plan.sides.method());
     for peer in &options.peers {
         report.method(peer.name(), peer.method());
+    }
+    if options.trial.is_asked_for() {
+        report.method(trial::NAME, options.trial.method());
     }
     for placed in cases {
         rows(options, placed, arms, &mut report.rows);

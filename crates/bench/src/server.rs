@@ -158,25 +158,25 @@ pub enum Priorities {
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
+    program: PathBuf,
     control: PathBuf,
 }
 
 impl Daemon {
-    /// Starts `scoutline up` on the server host `index`, on `core` (`None`: on all), and waits until it serves.
-    pub fn start(
+    /// The configuration of one on the server host `index`, with its engine on `core`, where one is named.
+    pub(crate) fn configuration(
         testbed: &Testbed,
         index: usize,
-        scoutline: &Path,
         core: Option<usize>,
         priorities: Priorities,
-    ) -> Result<Daemon> {
+    ) -> String {
         let address = *testbed.server_address(index).ip();
         let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
         let beyond = testbed.client_address(index, crate::testbed::Client::Standard);
         let (high, high_listen) = if priorities == Priorities::Equal { (0, 1) } else { (2, 2) };
         let extended = priorities == Priorities::Extended;
         let pinned = core.map_or_else(String::new, |core| format!("[engine]\ncpu = {core}\n"));
-        let text = format!(
+        format!(
             "[[device]]
 name = \"eth0\"
 driver = \"packet\"
@@ -205,11 +205,11 @@ priority = 0
 listen_priority = 1
 source = [\"0.0.0.0/0\"]
 "
-        );
-        Daemon::start_with(testbed, index, scoutline, core, &text)
+        )
     }
 
-    /// Starts `scoutline up` with this configuration on the server host `index`, and waits until it serves.
+    /// Starts `scoutline up` with this configuration on the server host `index`, on `core` (`None`: on all), and waits
+    /// until it serves.
     pub fn start_with(
         testbed: &Testbed,
         index: usize,
@@ -248,7 +248,12 @@ source = [\"0.0.0.0/0\"]
                 }
             }
         }
-        Ok(Daemon { process, control })
+        Ok(Daemon { process, program: scoutline.to_owned(), control })
+    }
+
+    /// The `scoutline` that it is.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     /// Its control socket.

@@ -13,7 +13,7 @@ use crate::harness::{Arm, Lab, Load, Measurement, Meter, describe, order};
 use crate::plot::{Figure, Panel, Series};
 use crate::report::{Better, Report, Row, Target, median};
 use crate::server::{Kind, Priorities};
-use crate::{Options, pattern};
+use crate::{Options, pattern, trial};
 
 /// How many standard clients.
 const CLIENTS: [usize; 4] = [1, 16, 48, MANY];
@@ -21,6 +21,7 @@ const ENDS: [usize; 2] = [1, MANY];
 const MANY: usize = 96;
 const OURS: usize = 0;
 const KERNEL: usize = 1;
+const TRIED: usize = 2;
 const STEER: bool = true;
 
 /// A server, how it is asked, and where it runs.
@@ -77,7 +78,7 @@ struct Case {
     size_kb: u32,
     clients: usize,
     /// Per arm, one of each round.
-    arms: [Vec<Measurement>; 2],
+    arms: Vec<Vec<Measurement>>,
 }
 
 impl Case {
@@ -94,11 +95,16 @@ impl Case {
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let (rounds, seconds, warmup) = if options.quick { (1, 0.9, 0.25) } else { (3, 3.0, 0.5) };
     let (rounds, seconds) = (options.rounds.unwrap_or(rounds), options.seconds.unwrap_or(seconds));
+    let ours = Arm { name: "paths", paths: Some(Priorities::Equal) };
+    let mut arms = vec![ours, Arm { name: "kernel", paths: None }];
+    if options.trial.is_asked_for() {
+        arms.push(Arm { name: trial::NAME, ..ours });
+    }
     let mut cases = Vec::new();
     for variant in VARIANTS {
         for size_kb in pattern::SIZES_KB {
             for &clients in variant.clients {
-                let case = Case { variant, size_kb, clients, arms: [Vec::new(), Vec::new()] };
+                let case = Case { variant, size_kb, clients, arms: vec![Vec::new(); arms.len()] };
                 if options.wants(&case.text()) {
                     cases.push(case);
                 }
@@ -110,7 +116,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "no case of `web` contains {:?}",
         options.only.as_deref().unwrap_or_default()
     );
-    let arms = [Arm { name: "paths", paths: Some(Priorities::Equal) }, Arm { name: "kernel", paths: None }];
     let mut meter = Meter::new(options, cases.len() * arms.len() * rounds as usize);
     for is_pinned in [true, false] {
         let mut here: Vec<_> = cases.iter_mut().filter(|case| case.variant.is_pinned == is_pinned).collect();
@@ -131,6 +136,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "servers",
         "nginx with 2 workers where nothing else is said; Apache prefork with 100 processes; sendfile on; no logs",
     );
+    if options.trial.is_asked_for() {
+        report.method(trial::NAME, options.trial.method());
+    }
     for case in &cases {
         rows(case, options, &mut report.rows);
     }
@@ -160,9 +168,11 @@ fn measure(
 
 fn rows(case: &Case, options: &Options, rows: &mut Vec<Row>) {
     let mut add = |metric: (&str, &str, Better), aim: Option<f64>, figure: &dyn Fn(&Measurement) -> f64| {
-        let (ours, kernel) = (case.figures(OURS, figure), case.figures(KERNEL, figure));
-        let row = Row::new(case.text(), metric, &ours, Some(("kernel", &kernel)));
-        rows.push(row.aiming_at(aim.map(Target::Ratio)));
+        for (arm, name) in [(KERNEL, "kernel"), (TRIED, trial::NAME)].into_iter().take(case.arms.len() - 1) {
+            let (ours, other) = (case.figures(OURS, figure), case.figures(arm, figure));
+            let row = Row::new(case.text(), metric, &ours, Some((name, &other)));
+            rows.push(row.aiming_at(aim.filter(|_| arm == KERNEL).map(Target::Ratio)));
+        }
     };
     let aim = case.variant.aim(case.size_kb);
     let (among_many, alone) = (aim.filter(|_| case.clients == MANY), aim.filter(|_| case.clients == 1));

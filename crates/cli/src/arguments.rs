@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use scoutline_bench::{Options, Peer};
+use scoutline_bench::{Options, Peer, Setting};
 use scoutline_daemon::config::{DEFAULT_CONTROL, Network};
 
 /// Paths for unmodified programs on unmodified Linux.
@@ -443,6 +443,7 @@ Examples:
   scoutline bench extend --only '96 clients' --seconds 2
   scoutline bench web --json > web.json
   scoutline bench rr --peer smoltcp
+  scoutline bench udp --try engine.spin_us=0 --try device.driver=xdp
   scoutline bench udp --only 'recvmmsg, pinned apart' --flame udp.svg
   scoutline bench micro --callgrind --only demux")]
 pub(crate) struct Bench {
@@ -463,6 +464,12 @@ pub(crate) struct Bench {
     /// Further stacks to compare with, beside the kernel (`stream` and `rr`; `make peers` builds them)
     #[arg(long = "peer", value_name = "NAME", value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
+    /// A further arm: ours with this setting of the daemon; several times for several (`web` and what has placements)
+    #[arg(long = "try", value_name = "TABLE.KEY=VALUE")]
+    pub(crate) settings: Vec<Setting>,
+    /// The same by another build of scoutline, with its library beside it
+    #[arg(long = "try-build", value_name = "FILE")]
+    pub(crate) build: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) common: Experiment,
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use scoutline_bench::Options;
+use scoutline_bench::{Options, Trial};
 use serde_json::json;
 
 use crate::arguments::{Bench, Experiment};
@@ -39,6 +39,7 @@ pub(crate) fn bench(arguments: &Bench) -> Result<(), Failure> {
         flame: arguments.flame.clone(),
         callgrind: arguments.callgrind,
         peers: arguments.peers.iter().copied().collect(),
+        trial: Trial { build: arguments.build.clone(), settings: arguments.settings.clone() },
         ..options(&arguments.common)
     };
     let report = scoutline_bench::run(name, &options)?;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::iter::repeat_n;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{KERNEL, PATHS, Placement, Seen, Timing, arm_names};
+use super::{ARMS, KERNEL, PATHS, Placement, Seen, Timing, arm_names};
 use crate::harness::{busy_between, busy_while};
 use crate::load::LoadReport;
 use crate::peer::Peer;
@@ -56,8 +57,8 @@ pub(crate) struct Bed<'a> {
     sides: Sides,
     // In the order in which they have to go.
     servers: BTreeMap<(usize, String), Process>,
-    /// Ours; `None` in a baseline.
-    daemon: Option<Daemon>,
+    /// By arm: ours, but in a baseline, and what is tried.
+    daemons: BTreeMap<usize, Daemon>,
     testbed: Testbed,
 }
 
@@ -76,19 +77,34 @@ impl<'a> Bed<'a> {
         let ours = if options.baseline { Owner::Kernel } else { Owner::Daemon };
         let cores = Steer { server_core: options.server_core, client_core: options.load_core };
         let steer = options.steer.unwrap_or(false).then_some(cores);
-        let peers = options.peers.iter().map(|_| Owner::Daemon);
-        let owners: Vec<Owner> = [ours, Owner::Kernel].into_iter().chain(peers).collect();
+        let others = arm_names(options).len() - ARMS.len();
+        let owners: Vec<Owner> =
+            [ours, Owner::Kernel].into_iter().chain(repeat_n(Owner::Daemon, others)).collect();
         let testbed = Testbed::new(&owners, steer)?;
-        let address = testbed.server_address(PATHS);
-        let text = format!(
-            "[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{}{settings}",
-            address.ip(),
-            placement.engine(options)
-        );
-        let core = (placement != Placement::Free).then_some(options.server_core);
-        let start = || Daemon::start_with(&testbed, PATHS, &options.scoutline, core, &text);
-        let daemon = (!options.baseline).then(start).transpose().context("arm `paths`")?;
-        Ok(Bed { options, placement, sides, servers: BTreeMap::new(), daemon, testbed })
+        let mut bed =
+            Bed { options, placement, sides, servers: BTreeMap::new(), daemons: BTreeMap::new(), testbed };
+        if !options.baseline {
+            bed.start(PATHS, &options.scoutline, &bed.configuration(PATHS, settings))?;
+        }
+        if options.trial.is_asked_for() {
+            let (arm, trial) = (owners.len() - 1, &options.trial);
+            let configuration = trial.apply(&bed.configuration(arm, settings))?;
+            bed.start(arm, &trial.program(options), &configuration)?;
+        }
+        Ok(bed)
+    }
+
+    fn configuration(&self, arm: usize, settings: &str) -> String {
+        let engine = self.placement.engine(self.options);
+        format!("[[device]]\nname = \"eth0\"\naddress = \"{}/24\"\n{engine}{settings}", self.address(arm))
+    }
+
+    fn start(&mut self, arm: usize, program: &Path, configuration: &str) -> Result<()> {
+        let core = (self.placement != Placement::Free).then_some(self.options.server_core);
+        let daemon = Daemon::start_with(&self.testbed, arm, program, core, configuration)
+            .with_context(|| format!("arm `{}`", self.arm_name(arm)))?;
+        self.daemons.insert(arm, daemon);
+        Ok(())
     }
 
     /// Where the server of an arm is reached.
@@ -103,7 +119,7 @@ impl<'a> Bed<'a> {
 
     /// The daemon of our arm.
     pub(crate) fn daemon(&self) -> Option<&Daemon> {
-        self.daemon.as_ref()
+        self.daemons.get(&PATHS)
     }
 
     /// The process of a server that [`Bed::serve`] has started.
@@ -198,8 +214,8 @@ impl<'a> Bed<'a> {
         let here = server || self.sides == Sides::OneHost;
         let host = if here { self.testbed.server(arm) } else { self.testbed.client() };
         let mut whole: Vec<OsString> = Vec::new();
-        if let Some(daemon) = self.daemon.as_ref().filter(|_| here && arm == PATHS) {
-            whole.extend([self.options.scoutline.clone().into(), "run".into(), "--control".into()]);
+        if let Some(daemon) = self.daemons.get(&arm).filter(|_| here) {
+            whole.extend([daemon.program().into(), "run".into(), "--control".into()]);
             whole.extend([daemon.control().as_os_str().to_owned(), "--".into()]);
         }
         whole.extend_from_slice(command);
@@ -268,10 +284,7 @@ impl<'a> Bed<'a> {
                 server.check()?;
             }
         }
-        match &mut self.daemon {
-            Some(daemon) if arm == PATHS => daemon.check(),
-            _ => Ok(()),
-        }
+        self.daemons.get_mut(&arm).map_or(Ok(()), Daemon::check)
     }
 
     /// The client host's own address towards an arm's server.
