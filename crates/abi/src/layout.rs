@@ -55,7 +55,8 @@ pub mod engine_state {
     pub const POLLING: u32 = 0;
     /// It sleeps: mark, then ring.
     pub const SLEEPING: u32 = 1;
-    /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots.
+    /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots. A program
+    /// that runs on the engine's core and has nothing to do says SLEEPING in its place, and rings.
     pub const AWAY: u32 = 2;
 }
 

@@ -114,6 +114,7 @@ pub(crate) struct Times {
     pub(crate) slices: u64,
     pub(crate) slices_idle: u64,
     pub(crate) slices_interrupted: u64,
+    pub(crate) slices_given_back: u64,
 }
 
 impl Loop {
@@ -301,7 +302,9 @@ impl Loop {
         let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
         let had = start.since(self.busy_since);
-        let leave = self.leave_for_paths(decision.level, start);
+        let mut leave = self.leave_for_paths(decision.level, start);
+        // What runs spins for what paths bring: whatever comes goes first.
+        let mut lent = false;
         let has_woken = self.core.wakes.get() > 0;
         // Nobody waited when paths could have interrupted it.
         let mut is_late = false;
@@ -319,7 +322,7 @@ impl Loop {
         let away_from = clock::now();
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
-            self.sleep_beside_linux(decision.level, left, leave.map(|(leave, _)| leave), now);
+            let rung = self.sleep_beside_linux(decision.level, left, leave.map(|(leave, _)| leave), now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, away_from, now);
@@ -341,6 +344,20 @@ impl Loop {
             if self.stopping {
                 break;
             }
+            if rung
+                && !lent
+                && let Some(below) = self.below_linux(decision.level)
+                && self.core.is_said_to_be_idle()
+            {
+                (leave, lent) = (Some((now, below)), true);
+                self.times.slices_given_back += 1;
+                self.turn.on_idle(now.since(start), had, true);
+            }
+            if lent {
+                self.core.publish(engine_state::SLEEPING);
+            } else if rung {
+                self.core.publish_again(engine_state::AWAY);
+            }
             self.core.pull(now);
             self.core.listen_to_programs(now);
             self.core.pace(now);
@@ -354,7 +371,7 @@ impl Loop {
                 against.level = below;
             }
             if self.core.schedule.preempts(&against, now) {
-                if against.level != decision.level {
+                if against.level != decision.level && !lent {
                     if is_late {
                         self.turn.on_interrupted();
                     } else {
@@ -365,6 +382,10 @@ impl Loop {
                 break;
             }
             is_late = against.level != decision.level;
+            if lent && decision.level != ordinary {
+                lent = false;
+                self.core.publish(engine_state::AWAY);
+            }
         }
         if decision.level == ordinary && now.since(start) >= quantum {
             self.turn.on_interrupted();
@@ -382,16 +403,19 @@ impl Loop {
     /// So a program that never sleeps does not keep what comes now and then waiting for a whole quantum.
     /// With it the level that they are above.
     fn leave_for_paths(&self, level: Level, start: Time) -> Option<(Time, Level)> {
-        let among_priorities = self.core.settings.linux == schedule::Linux::Priority;
-        if !among_priorities || level != self.core.settings.linux_level || !self.core.schedule.is_idle() {
-            return None;
-        }
-        let below = match level {
-            Level::Idle => return None,
-            Level::Priority(0) => Level::Idle,
-            Level::Priority(priority) => Level::Priority(priority - 1),
-        };
+        let below = self.below_linux(level).filter(|_| self.core.schedule.is_idle())?;
         Some((start + self.turn.limit(start.since(self.busy_since)), below))
+    }
+
+    /// The next level below Linux's own, if it is there, and among the priorities.
+    fn below_linux(&self, level: Level) -> Option<Level> {
+        let settings = &self.core.settings;
+        match level {
+            _ if settings.linux != schedule::Linux::Priority || level != settings.linux_level => None,
+            Level::Idle => None,
+            Level::Priority(0) => Some(Level::Idle),
+            Level::Priority(priority) => Some(Level::Priority(priority - 1)),
+        }
     }
 
     /// Whether a spin is in nobody's way, as far as is known: a program that still runs here brings the next work itself,
@@ -432,8 +456,8 @@ impl Loop {
     }
 
     /// Sleeps for as long as nobody needs the engine before Linux at this level is through, and `left` at most; paths of
-    /// its own level need it from `leave` on.
-    fn sleep_beside_linux(&mut self, level: Level, left: Duration, leave: Option<Time>, now: Time) {
+    /// its own level need it from `leave` on. Says whether a program has rung.
+    fn sleep_beside_linux(&mut self, level: Level, left: Duration, leave: Option<Time>, now: Time) -> bool {
         let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
         let due = |at: Option<Time>| at.filter(|&at| at > now).map_or(left, |at| at.since(now));
         // What is no more important than the thread that runs waits until that sleeps, which it tells us.
@@ -444,16 +468,17 @@ impl Loop {
         };
         let paced = self.core.next_paced(now).map_or(left, |due| due.since(now).max(PACED_LOOK));
         if !self.alarm.sleep_on(bells, now, look.min(left).min(paced).min(due(leave))) {
-            return;
+            return false;
         }
         // Devices ring once for what is not taken from here.
         if bells == self.sleeper.fd() && !self.sleeper.ready().any(|fd| fd == self.bells.fd()) {
-            return;
+            return false;
         }
-        self.bells.silence();
+        let rung = self.bells.silence();
         if bells != self.bells.without_devices() {
             self.core.silence_bells();
         }
+        rung
     }
 
     /// What this thread has taken of the CPU, if anybody asks: among the priorities Linux is charged with our own time
@@ -555,6 +580,7 @@ impl Loop {
                             ("linux-slices", self.times.slices),
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("linux-slices-interrupted", self.times.slices_interrupted),
+                            ("linux-slices-given-back", self.times.slices_given_back),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", raised as u64),
                             ("threads-with-deadline", deadlines as u64),

@@ -15,7 +15,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::Entry;
 use crate::wait::Patience;
-use crate::{address, attach, options, real, serve, table};
+use crate::{address, attach, fruitless, options, real, serve, table};
 
 /// One thread at a time uses the record's `claiming`.
 static CLAIMS: Section = Section::new();
@@ -102,6 +102,7 @@ fn accept_patiently(
             continue;
         }
         if socket.non_blocking() {
+            fruitless::note(socket.region);
             return err(libc::EAGAIN);
         }
         let ready = || {

@@ -15,7 +15,7 @@ use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::stream::{gather, scatter, total};
 use crate::wait::Patience;
-use crate::{attach, bind, errors, ip_options, life, memory, options, reach, wait};
+use crate::{attach, bind, errors, fruitless, ip_options, life, memory, options, reach, wait};
 
 pub(crate) mod corked;
 pub(crate) mod path_mtu;
@@ -194,6 +194,7 @@ fn receive_patiently(
             return Err(socket.tell_dead(blocked(socket, flags)));
         }
         if blocked(socket, flags) {
+            fruitless::note(socket.region);
             return Err(libc::EAGAIN); // shut or not (`__skb_recv_udp`)
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {

@@ -23,6 +23,7 @@
 //! slot     readiness, errors, locks of the two directions
 //! epoll, poll   many sockets, ours and the kernel's, at once
 //! wait     sleeping on a poll set's pipe; a bounded spin before
+//! fruitless   programs that ask instead of waiting
 //! call     questions to the engine (open, bind, listen, connect, options)
 //! attach   the connection to the daemon, the region
 //! own      descriptors of our own
@@ -57,6 +58,7 @@ mod export;
 mod extent;
 mod family;
 mod fast_open;
+mod fruitless;
 mod groups;
 mod headers;
 mod held;

@@ -19,7 +19,7 @@ use crate::serve::{self, HOLD_NS, ORDINARY};
 use crate::slot::{Socket, ring_before_sleep};
 use crate::table::Entry;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, cancel, epoll, family, real, table};
+use crate::{attach, cancel, epoll, family, fruitless, real, table};
 
 /// Descriptors that need no memory from the heap.
 const SMALL: usize = 128;
@@ -295,6 +295,12 @@ fn await_ready(
     let mut sockets = 0;
     loop {
         let found = look(fds) > 0;
+        if !found
+            && zero
+            && let Some(region) = attach::region()
+        {
+            fruitless::note(region);
+        }
         if found || zero {
             // Where nothing is ready, signals that the mask lets in come, though there is no time to wait (`do_poll`).
             let mask = if found { ptr::null() } else { mask };

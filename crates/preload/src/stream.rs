@@ -11,7 +11,7 @@ use scoutline_abi::layout::{HELD_BY_CALL, HELD_UNFINISHED, slot_request as ask, 
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::wait::Patience;
-use crate::{attach, fast_open, memory, options, urgent, wait};
+use crate::{attach, fast_open, fruitless, memory, options, urgent, wait};
 
 /// Bytes of an io vector, as many as one call moves.
 pub(crate) fn total(iov: &[iovec]) -> usize {
@@ -181,7 +181,11 @@ pub(crate) fn receive_patiently(
             }
         }
         if blocked(socket, flags) {
-            return if done > 0 { done as isize } else { err(libc::EAGAIN) };
+            if done > 0 {
+                return done as isize;
+            }
+            fruitless::note(socket.region);
+            return err(libc::EAGAIN);
         }
         // More than the ring ever holds is waited for until the time is over, as on Linux.
         let needed = if peek { (target as u64).saturating_add(options::peek_offset(socket)) } else { 1 };

@@ -15,7 +15,8 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// How a program wakes an engine that sleeps. The word is the engine's; programs may only change `sleeping` to `polling`.
+/// How a program wakes an engine that sleeps. The word is the engine's; programs may only change `sleeping` to `polling`,
+/// and `away` to `sleeping`, and ring when they have.
 #[derive(Clone, Copy)]
 pub struct EngineBell<'a>(pub &'a AtomicU32);
 
@@ -33,6 +34,12 @@ impl EngineBell<'_> {
     pub fn look_after_mark(self) -> u32 {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether the engine has said so, as far as is known here.
+    #[inline]
+    pub fn is(self, state: u32) -> bool {
+        self.0.load(Ordering::Relaxed) == state
     }
 
     /// Of all that find the engine asleep one rings: true. Else it fell asleep, woke and has seen our mark since we

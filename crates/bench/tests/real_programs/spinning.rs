@@ -5,15 +5,16 @@ use std::net::{SocketAddrV4, TcpStream};
 
 use crate::fixture::{Arm, Fixture, SOON, scoutline, wait_for_line};
 
-/// How often Linux had the core, and how often paths took it back before it was through.
-fn slices(fixture: &Fixture) -> (u64, u64) {
+/// How often Linux had the core, how often paths took it back before it was through, and how often a program gave it back
+/// itself.
+fn slices(fixture: &Fixture) -> [u64; 3] {
     let engine = &fixture.ask("stat")["engine"];
-    let count = |name: &str| engine[name].as_u64().unwrap_or_else(|| panic!("stat without {name}"));
-    (count("linux-slices"), count("linux-slices-interrupted"))
+    ["linux-slices", "linux-slices-interrupted", "linux-slices-given-back"]
+        .map(|name| engine[name].as_u64().unwrap_or_else(|| panic!("stat without {name}")))
 }
 
 /// A request comes while the server has the core, and interrupts it: else it would wait for the end of its quantum. One
-/// that comes between two turns, while the engine looks up, interrupts none.
+/// that comes between two turns, while the engine looks up, interrupts none. The server has said that it has nothing to do.
 #[test]
 fn what_comes_for_it_interrupts_it() {
     const REQUESTS: u64 = 500;
@@ -35,7 +36,8 @@ fn what_comes_for_it_interrupts_it() {
         peer.read_exact(&mut answer).unwrap();
     }
     let after = slices(&fixture);
-    let (all, interrupted) = (after.0 - before.0, after.1 - before.1);
-    println!("{REQUESTS} requests: {all} turns of Linux, {interrupted} interrupted");
+    let [all, interrupted, given_back] = std::array::from_fn(|of| after[of] - before[of]);
+    println!("{REQUESTS} requests: {all} turns of Linux, {interrupted} interrupted, {given_back} given back");
     assert!(interrupted >= REQUESTS / 2, "{interrupted} of {all} turns were interrupted");
+    assert!(given_back >= REQUESTS / 2, "{given_back} of {all} turns were given back");
 }

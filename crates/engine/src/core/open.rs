@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use scoutline_abi::layout::MAX_AHEAD;
+use scoutline_abi::layout::{MAX_AHEAD, engine_state};
 use scoutline_abi::stand_in;
 use scoutline_base::{DeviceId, Random, Time};
 use scoutline_device::{DeviceFacts, Driver, OpenError, Partner, vlan};
@@ -334,6 +334,23 @@ impl Core {
         for program in self.programs.values() {
             EngineBell(&program.engine_word().state).publish(state);
         }
+    }
+
+    /// The same to those programs that have changed it to ring.
+    pub(crate) fn publish_again(&self, state: u32) {
+        for program in self.programs.values() {
+            let bell = EngineBell(&program.engine_word().state);
+            if bell.is(engine_state::POLLING) {
+                bell.publish(state);
+            }
+        }
+    }
+
+    /// While the engine is away, whether a program has said that it has nothing to do. Another of its threads may have found
+    /// the engine asleep then.
+    pub(crate) fn is_said_to_be_idle(&self) -> bool {
+        let is_away = |program: &Rc<Program>| EngineBell(&program.engine_word().state).is(engine_state::AWAY);
+        !self.programs.values().all(is_away)
     }
 
     /// The end: every connection is reset, so that no peer waits for nothing.

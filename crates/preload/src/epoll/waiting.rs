@@ -11,7 +11,7 @@ use crate::real::err;
 use crate::slot::ring_before_sleep;
 use crate::table::Entry as Fd;
 use crate::wait::{self, Set, Woken};
-use crate::{attach, cancel, family, memory, real, serve, table};
+use crate::{attach, cancel, family, fruitless, memory, real, serve, table};
 
 /// Anything in front of us that the kernel should answer alone: not an epoll of ours, or without our sockets.
 pub(crate) enum Answer {
@@ -68,6 +68,12 @@ pub(crate) fn await_events(
             continue;
         }
         let n = epoll.look(epfd, out);
+        if n == 0
+            && zero
+            && let Some(region) = attach::region()
+        {
+            fruitless::note(region);
+        }
         if n > 0 || zero {
             return Answer::Done(leave(epoll, number, epfd, n, out.len()));
         }
