@@ -34,6 +34,15 @@ impl std::fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
+/// Offset and length of what even a small program uses: the header and the first of what there are many of. The first
+/// process record and the first poll sets are the ones that are given first.
+const USED_BY_ALL: [(usize, usize); 4] = [
+    (0, offset::PROCESSES + 4 * size_of::<ProcessRecord>()),
+    (offset::SETS, 16 * size_of::<PollSet>()),
+    (offset::CALLS, offset::SLOTS - offset::CALLS + 64 * size_of::<Slot>()),
+    (offset::ARENA, 512 << 10),
+];
+
 /// Two spans of a ring: the second is used when the range wraps.
 pub type Span2 = [Span; 2];
 
@@ -130,7 +139,17 @@ impl Region {
         // What has no page yet would get one for a core dump: gigabytes. Older kernels dump.
         // SAFETY: the mapping just made.
         unsafe { libc::madvise(base, offset::END, libc::MADV_DONTDUMP) };
-        Ok(Region { base: NonNull::new(base.cast()).expect("mmap gave an address") })
+        let region = Region { base: NonNull::new(base.cast()).expect("mmap gave an address") };
+        region.bring_in();
+        Ok(region)
+    }
+
+    /// The pages that every program uses are there before its first packet. Kernels before 5.14 cannot be asked.
+    fn bring_in(&self) {
+        for (start, len) in USED_BY_ALL {
+            // SAFETY: the range lies in the mapping, and no byte of it changes.
+            unsafe { libc::madvise(self.base.as_ptr().add(start).cast(), len, libc::MADV_POPULATE_WRITE) };
+        }
     }
 
     /// The addresses that it takes, most of them without memory.

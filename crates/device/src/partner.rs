@@ -11,6 +11,9 @@ use scoutline_path::Burst;
 
 use crate::packet::Important;
 
+/// Buffers for packets that a driver has ready from the start: 512 KiB, more than one burst takes.
+pub(crate) const BUFFERS_READY: u32 = 256;
+
 /// A device at the edge: packets come from it (`pull`) and go to it (`push`).
 ///
 /// Order of calls: `pull` while [`has_input`](Partner::has_input), `push` whenever there is something to send, and

@@ -30,18 +30,20 @@ impl Pool {
         Pool { inner: Rc::new(Inner { block_len, limit, state: RefCell::default() }) }
     }
 
+    /// The same with so many buffers made and their pages there, so that who takes one of the first waits for no page.
+    pub fn with_ready(block_len: u32, limit: u32, ready: u32) -> Pool {
+        let pool = Pool::new(block_len, limit);
+        let mut state = pool.inner.state.borrow_mut();
+        // Not zeros: memory that comes as zeros is not touched.
+        state.free = (0..ready.min(limit)).map_while(|_| pool.inner.make(&mut state, u8::MAX)).collect();
+        drop(state);
+        pool
+    }
+
     /// A buffer (its content is whatever was there), or `None` when all are out.
     pub fn take(&self) -> Option<Block> {
         let mut state = self.inner.state.borrow_mut();
-        let tag = match state.free.pop() {
-            Some(tag) => tag,
-            None if (state.buffers.len() as u32) < self.inner.limit => {
-                let fresh = vec![0u8; self.inner.block_len as usize].into_boxed_slice();
-                state.buffers.push(NonNull::from(Box::leak(fresh)));
-                state.buffers.len() as u32 - 1
-            }
-            None => return None,
-        };
+        let tag = state.free.pop().or_else(|| self.inner.make(&mut state, 0))?;
         let memory = state.buffers[tag as usize].cast();
         // SAFETY: the buffer was made with `block_len` initialised bytes, lives as long as `Inner`, and its tag
         // is not in `free`, so no other block refers to it.
@@ -57,6 +59,16 @@ impl Pool {
     pub fn in_use(&self) -> usize {
         let state = self.inner.state.borrow();
         state.buffers.len() - state.free.len()
+    }
+}
+
+impl Inner {
+    /// One more buffer, if there may be.
+    fn make(&self, state: &mut State, byte: u8) -> Option<u32> {
+        let tag = u32::try_from(state.buffers.len()).ok().filter(|&made| made < self.limit)?;
+        let fresh = vec![byte; self.block_len as usize].into_boxed_slice();
+        state.buffers.push(NonNull::from(Box::leak(fresh)));
+        Some(tag)
     }
 }
 
@@ -79,6 +91,14 @@ impl Drop for Inner {
 #[cfg(test)]
 mod tests {
     use super::Pool;
+
+    #[test]
+    fn what_is_ready_counts_towards_the_limit() {
+        let pool = Pool::with_ready(8, 3, 2);
+        let blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(blocks.iter().map(|block| block[7]).collect::<Vec<_>>(), [255, 255, 0]);
+        assert_eq!(Pool::with_ready(8, 1, 2).take().map(|block| block.len()), Some(8));
+    }
 
     #[test]
     fn lends_up_to_its_limit_and_takes_back() {

@@ -23,7 +23,7 @@ use crate::packet::Config;
 use crate::packet::long::{self, MAX_HONEST_LEN};
 use crate::packet::queue::{FRONT, Queue};
 use crate::packet::ring::{FRAME_LEN, Frame, Ring};
-use crate::partner::DeviceCounters;
+use crate::partner::{BUFFERS_READY, DeviceCounters};
 use crate::sys::{self, Interface};
 
 /// Buffers for what was in a frame: what a burst plus all path queues may hold before frames stay in the ring.
@@ -55,7 +55,7 @@ impl Receiver {
             queue: Rc::new(Queue::new(ring.socket().clone())),
             ring,
             head: 0,
-            buffers: Pool::new(FRAME_LEN, BUFFERS),
+            buffers: Pool::with_ready(FRAME_LEN, BUFFERS, BUFFERS_READY),
             long: Cell::default(),
             trusted,
             error_asked: Time::ZERO,

@@ -7,7 +7,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Burst, Facts, Message};
 use scoutline_ring::{Block, Pool};
 
-use crate::partner::DeviceCounters;
+use crate::partner::{BUFFERS_READY, DeviceCounters};
 use crate::vnet::{VNET_LEN, VnetHeader};
 
 /// Room for a 64 KiB super-segment with its Ethernet header and a VLAN tag.
@@ -29,7 +29,8 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new() -> Receiver {
-        let (small, large) = (Pool::new(SMALL_LEN, SMALL_LIMIT), Pool::new(LARGE_LEN, LARGE_LIMIT));
+        let (small, large) =
+            (Pool::with_ready(SMALL_LEN, SMALL_LIMIT, BUFFERS_READY), Pool::new(LARGE_LEN, LARGE_LIMIT));
         Receiver { small, large, buffer: None }
     }
 

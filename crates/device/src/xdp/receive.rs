@@ -10,7 +10,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Block, Pool, prefetch};
 
-use crate::partner::DeviceCounters;
+use crate::partner::{BUFFERS_READY, DeviceCounters};
 use crate::software;
 use crate::xdp::ring::{Consumer, Producer};
 use crate::xdp::socket;
@@ -61,7 +61,8 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(umem: Rc<Umem>, queues: Vec<Queue>, to_fill: u32, trusted: bool, mtu: u32) -> Receiver {
-        let (small, large) = (Pool::new(SMALL_LEN, SMALL_LIMIT), Pool::new(LARGE_LEN, LARGE_LIMIT));
+        let (small, large) =
+            (Pool::with_ready(SMALL_LEN, SMALL_LIMIT, BUFFERS_READY), Pool::new(LARGE_LEN, LARGE_LIMIT));
         let mut receiver = Receiver { umem, queues, to_fill, first: 0, small, large, trusted, mtu };
         receiver.refill();
         receiver

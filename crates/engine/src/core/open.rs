@@ -50,6 +50,8 @@ const MAX_TRANSMIT_LEN: u32 = 195_480;
 const POOL_BLOCK: u32 = 2048;
 /// 16 MiB of them at most; then the heap serves.
 const POOL_LIMIT: u32 = 8192;
+/// Of them are there from the start.
+const POOL_READY: u32 = 256;
 
 impl Core {
     /// Opens the devices and makes the service paths.
@@ -84,7 +86,7 @@ impl Core {
         policy.set_queue_packets(settings.queue_packets);
         policy.set_permissions(settings.permissions.clone());
         let listeners: Listeners = Rc::new(RefCell::new(HashMap::new()));
-        let pool = Rc::new(Pool::new(POOL_BLOCK, POOL_LIMIT));
+        let pool = Rc::new(Pool::with_ready(POOL_BLOCK, POOL_LIMIT, POOL_READY));
         let routing = Rc::new(Routing::default());
         let mut nets = Vec::new();
         for (index, (device, partner)) in settings.devices.iter().zip(devices).enumerate() {
