@@ -56,7 +56,8 @@ pub mod engine_state {
     /// It sleeps: mark, then ring.
     pub const SLEEPING: u32 = 1;
     /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots. A program
-    /// that runs on the engine's core and has nothing to do says SLEEPING in its place, and rings.
+    /// that runs on the engine's core and has nothing to do says SLEEPING in its place, and rings, if that
+    /// [is taken](super::EngineWord::takes_back).
     pub const AWAY: u32 = 2;
 }
 
@@ -85,7 +86,8 @@ pub struct Header {
     pub rings_left: AtomicU32,
     /// How many sockets have become the kernel's, or stayed so, or have a stand-in, because a ring's operation named them.
     pub ring_sockets: AtomicU32,
-    /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING when it rings.
+    /// Written by each engine: see [`engine_state`]. The shim may change SLEEPING to POLLING, and AWAY to SLEEPING, when it
+    /// rings.
     pub engines: [EngineWord; ENGINE_COUNT],
     /// Marked by shims: slots with new data, freed space or requests.
     pub dirty_summary: Line<{ SLOT_SUMMARY }>,
@@ -106,6 +108,8 @@ pub struct EngineWord {
     pub state: AtomicU32,
     /// The core the engine runs on, plus one; 0: not pinned. A shim on the same core never spins.
     pub cpu_plus_one: AtomicU32,
+    /// While it is away: 1 if a program on its core may say that it has nothing to do ([`engine_state::AWAY`]).
+    pub takes_back: AtomicU32,
 }
 
 /// The slots of one engine among several: whole words of the summary, so that no two engines take marks from one.

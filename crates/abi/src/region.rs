@@ -34,8 +34,8 @@ impl std::fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// Offset and length of what even a small program uses: the header and the first of what there are many of. The first
-/// process record and the first poll sets are the ones that are given first.
+/// Offset and length of what even a small program uses: the header and the first of what there are many of, which are given
+/// first; of several engines' slots and rings the first engine's.
 const USED_BY_ALL: [(usize, usize); 4] = [
     (0, offset::PROCESSES + 4 * size_of::<ProcessRecord>()),
     (offset::SETS, 16 * size_of::<PollSet>()),

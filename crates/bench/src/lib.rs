@@ -182,12 +182,12 @@ pub fn run(name: &str, options: &Options) -> Result<Report> {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
         bail!("there is no experiment `{name}`; there are: {}", known.join(", "));
     };
+    trial::check(name, options)?;
     if options.callgrind {
         ensure!(name == "micro", "instructions are counted where nothing waits for a peer: in `micro`");
         return callgrind::count(options);
     }
     peer::check(name, options)?;
-    trial::check(name, options)?;
     profile::begin(options)?;
     let done = experiment(options);
     let profiles = profile::end(options);

@@ -63,11 +63,11 @@ impl Placement {
         }
     }
 
-    /// The core of the program under test, on this arm.
-    fn program(self, arm: usize, options: &Options) -> Option<usize> {
+    /// The core of the program under test; `ours`: on an arm with an engine.
+    fn program(self, ours: bool, options: &Options) -> Option<usize> {
         match self {
             Placement::Free => None,
-            Placement::EngineAlone if arm == PATHS => Some(options.load_core),
+            Placement::EngineAlone if ours => Some(options.load_core),
             _ => Some(options.server_core),
         }
     }

@@ -32,7 +32,9 @@ impl Trial {
 
     /// The program of the arm.
     pub(crate) fn program(&self, options: &Options) -> PathBuf {
-        self.build.clone().unwrap_or_else(|| options.scoutline.clone())
+        // Without a directory it would be looked for where programs are.
+        let build = self.build.as_ref().map(|build| build.canonicalize().unwrap_or_else(|_| build.clone()));
+        build.unwrap_or_else(|| options.scoutline.clone())
     }
 
     /// A daemon's configuration with these settings in it.
@@ -101,6 +103,10 @@ pub(crate) fn check(experiment: &str, options: &Options) -> Result<()> {
         !trial.is_asked_for() || EXPERIMENTS.contains(&experiment),
         "`{experiment}` has no arm to try something in; {} have",
         EXPERIMENTS.map(|name| format!("`{name}`")).join(", ")
+    );
+    ensure!(
+        !(trial.is_asked_for() && options.baseline),
+        "in a baseline the kernel is in our place: there is nothing to try"
     );
     if let Some(build) = &trial.build {
         ensure!(build.is_file(), "there is no build {}", build.display());

@@ -16,8 +16,11 @@ pub(crate) struct Bells {
     all: Sleeper,
     /// Our own and the programs'.
     inner: Sleeper,
-    own: OwnedFd,
+    /// Open for as long as it is heard.
+    _own: OwnedFd,
     programs: BTreeMap<RegionId, OwnedFd>,
+    /// Those that had rung when it was looked at last.
+    rung: Vec<RegionId>,
 }
 
 impl Bells {
@@ -26,7 +29,7 @@ impl Bells {
         let (all, inner) = (Sleeper::new()?, Sleeper::new()?);
         inner.watch(own.as_raw_fd(), false)?;
         all.watch(inner.fd(), false)?;
-        Ok(Bells { all, inner, own, programs: BTreeMap::new() })
+        Ok(Bells { all, inner, _own: own, programs: BTreeMap::new(), rung: Vec::new() })
     }
 
     /// Readable while any of them rings.
@@ -62,14 +65,20 @@ impl Bells {
     /// Takes what was rung, and says whether a program rang. Never waits: our ends are non-blocking, and nobody else has
     /// them.
     pub(crate) fn silence(&mut self) -> bool {
-        let mut programs = false;
+        self.rung.clear();
         for fd in self.inner.ready() {
-            programs |= fd != self.own.as_raw_fd();
+            self.rung
+                .extend(self.programs.iter().find(|(_, bell)| bell.as_raw_fd() == fd).map(|(&id, _)| id));
             if !sys::drain(fd) {
                 // End of file: every process of the program is gone; the control thread says so soon.
                 self.programs.retain(|_, bell| bell.as_raw_fd() != fd);
             }
         }
-        programs
+        !self.rung.is_empty()
+    }
+
+    /// The programs that had rung when they were silenced last.
+    pub(crate) fn rung(&self) -> &[RegionId] {
+        &self.rung
     }
 }

@@ -185,6 +185,9 @@ pub struct Core {
     apart: Apart,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
+    /// What programs know of the engine's state, and whether they may give Linux's turn back.
+    published: Cell<u32>,
+    takes_back: Cell<bool>,
     /// Turns at rings: see [`crate::program::OfEngine`].
     turns: Rc<Cell<u16>>,
     /// Threads raised with their paths.

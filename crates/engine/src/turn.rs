@@ -2,7 +2,8 @@
 //! what comes now and then waiting for a whole quantum; but most programs sleep long before, and a timer for a moment
 //! that is never reached costs more on a virtual machine than the turn (set and taken back 20 to 30 µs; `rr` on one core,
 //! AMD EPYC under Firecracker, Linux 6.18: 107 to 148 µs with it, 44 to 65 without). So the moment moves away while turns
-//! end by themselves and soon, and is back when paths waited for one that did not.
+//! end by themselves and soon, and is back when paths waited for one that did not. A turn that a program gives back, since it
+//! has nothing to do, has ended by itself.
 //!
 //! It moves away, too, where paths wait at the end of each turn and each begins with threads that they have woken: then the
 //! core is full, and what counts is how much is done in one go. Interrupted at once, a client on this core had three

@@ -93,6 +93,7 @@ fn accept_patiently(
                     return named;
                 }
                 serve::took(accepted);
+                fruitless::found();
                 return new_fd as isize;
             }
             real::close_uncancelled(new_fd);
@@ -102,7 +103,7 @@ fn accept_patiently(
             continue;
         }
         if socket.non_blocking() {
-            fruitless::note(socket.region);
+            fruitless::found_nothing(socket.region);
             return err(libc::EAGAIN);
         }
         let ready = || {

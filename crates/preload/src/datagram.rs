@@ -188,13 +188,14 @@ fn receive_patiently(
         // What a look has passed over is none that it waits for.
         let end = incoming_end(socket);
         if let Some(taken) = take(socket, iov, flags)? {
+            fruitless::found();
             return Ok(taken);
         }
         if attach::dead() {
             return Err(socket.tell_dead(blocked(socket, flags)));
         }
         if blocked(socket, flags) {
-            fruitless::note(socket.region);
+            fruitless::found_nothing(socket.region);
             return Err(libc::EAGAIN); // shut or not (`__skb_recv_udp`)
         }
         if socket.requests() & ask::SHUTDOWN_READ != 0 {

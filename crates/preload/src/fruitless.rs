@@ -1,18 +1,18 @@
 //! Programs that ask again and again instead of waiting. One that does so on the engine's core, while Linux has its turn
 //! there, is in the way of the engine, which would bring what it asks for; no sentinel runs beside it, and nobody else knows
 //! that it has nothing to do. So it says that it has not, in the engine's word, and rings: the engine takes the core
-//! whenever it has work from then on, to the end of the turn.
+//! whenever it has work from then on, to the end of the turn. Whoever finds something has something to do.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::engine_state;
 use scoutline_ring::EngineBell;
 
-use crate::{attach, engines, real, wait};
+use crate::{attach, engines, real, serve, wait};
 
-/// A thread that only asks has found nothing so many times in a row. A server that empties many sockets in turn does
-/// something with each.
+/// A thread that only asks has found nothing so many times in a row.
 const ROW: u32 = 8;
 /// Who takes longer between two has done something else.
 const GAP_NS: u64 = 2_000;
@@ -34,13 +34,21 @@ struct Last {
     has_said: bool,
 }
 
+/// A call has found something.
+#[inline]
+pub(crate) fn found() {
+    LAST.set(Last { row: 0, ..LAST.get() });
+}
+
 /// A call that does not wait has found nothing.
 #[inline]
-pub(crate) fn note(region: &Region) {
+pub(crate) fn found_nothing(region: &Region) {
     for (engine, word) in engines::all(region).iter().enumerate() {
         let bell = EngineBell(&word.state);
         if bell.is(engine_state::AWAY)
+            && word.takes_back.load(Ordering::Relaxed) != 0
             && wait::is_on_core_of(word)
+            && !serve::is_raised()
             && is_in_a_row(real::now_ns())
             && bell.claim(engine_state::AWAY, engine_state::SLEEPING)
         {
@@ -87,5 +95,9 @@ mod tests {
         assert_eq!(in_a_row(&[30_000, 300, 300]), [false, false, true]);
         assert_eq!(in_a_row(&[30_000, 300, 300]), [false; 3]);
         assert!(in_a_row(&[5_000; 100]).iter().all(|is| !is));
+        for _ in 0..20 {
+            assert_eq!(in_a_row(&[300; 7]), [false; 7]);
+            found();
+        }
     }
 }

@@ -261,8 +261,17 @@ fn ready(fds: &[pollfd]) -> isize {
 pub(crate) fn poll(fds: &mut [pollfd], zero: bool, deadline: Option<u64>, mask: *const sigset_t) -> isize {
     let _deferred = cancel::Deferred::new();
     let result = await_ready(Call::Poll, fds, zero, deadline, mask);
+    has_looked(zero, result);
     go_on(fds, result);
     result
+}
+
+fn has_looked(zero: bool, result: isize) {
+    match attach::region() {
+        Some(region) if zero && result == 0 => fruitless::found_nothing(region),
+        _ if result > 0 => fruitless::found(),
+        _ => {}
+    }
 }
 
 /// The thread goes on with what is ready.
@@ -295,12 +304,6 @@ fn await_ready(
     let mut sockets = 0;
     loop {
         let found = look(fds) > 0;
-        if !found
-            && zero
-            && let Some(region) = attach::region()
-        {
-            fruitless::note(region);
-        }
         if found || zero {
             // Where nothing is ready, signals that the mask lets in come, though there is no time to wait (`do_poll`).
             let mask = if found { ptr::null() } else { mask };
@@ -578,6 +581,7 @@ impl Sets {
             // What is closed from here on counts as ready (`POLLIN_SET`).
             result = await_ready(Call::Select, fds, false, deadline, mask);
         }
+        has_looked(zero, result);
         go_on(fds, result);
         if result < 0 {
             return result;

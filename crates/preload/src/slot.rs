@@ -596,8 +596,10 @@ pub(crate) fn ring_before_sleep() {
 pub(crate) fn ring_if_away() {
     let Some(region) = attach::region() else { return };
     for (engine, word) in engines::all(region).iter().enumerate() {
-        if word.state.load(Ordering::Relaxed) == engine_state::AWAY {
-            attach::ring(engine);
+        match word.state.load(Ordering::Relaxed) {
+            engine_state::AWAY => attach::ring(engine),
+            engine_state::SLEEPING => ring_sleeping(EngineBell(&word.state), engine),
+            _ => {}
         }
     }
 }

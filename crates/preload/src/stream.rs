@@ -161,6 +161,9 @@ pub(crate) fn receive_patiently(
                 }
             }
             Ok((got, ends)) => {
+                if got > 0 {
+                    fruitless::found();
+                }
                 done += got;
                 if done >= target || (got > 0 && done == want) || (done > 0 && ends) {
                     return done as isize;
@@ -184,7 +187,7 @@ pub(crate) fn receive_patiently(
             if done > 0 {
                 return done as isize;
             }
-            fruitless::note(socket.region);
+            fruitless::found_nothing(socket.region);
             return err(libc::EAGAIN);
         }
         // More than the ring ever holds is waited for until the time is over, as on Linux.

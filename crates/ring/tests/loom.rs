@@ -28,6 +28,7 @@ use sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const POLLING: u32 = 0;
 const SLEEPING: u32 = 1;
+const AWAY: u32 = 2;
 
 /// Preemptions of one thread by another that are tried: three find every known lost wake-up of two sides (loom's
 /// documentation), and end within seconds.
@@ -162,6 +163,39 @@ fn the_engine_does_not_sleep_through_a_mark() {
         for program in programs {
             program.join().unwrap();
         }
+    });
+}
+
+/// A program has nothing to do, and gives the core back; from then on marks ring.
+#[test]
+fn the_engine_hears_of_marks_once_the_core_is_given_back() {
+    model(|| {
+        let shared = Arc::new((Map::new(), AtomicU32::new(AWAY), Pipe::default()));
+        let spinner = Arc::clone(&shared);
+        let spinner = thread::spawn(move || {
+            let (_, state, pipe) = &*spinner;
+            if EngineBell(state).claim(AWAY, SLEEPING) {
+                pipe.write();
+            }
+        });
+        let marker = Arc::clone(&shared);
+        let marker = thread::spawn(move || {
+            let (map, state, pipe) = &*marker;
+            map.bits().set(70);
+            let bell = EngineBell(state);
+            if bell.look_after_mark() == SLEEPING && bell.claim(SLEEPING, POLLING) {
+                pipe.write();
+            }
+        });
+        let (map, state, pipe) = &*shared;
+        let mut seen = 0;
+        while seen == 0 {
+            pipe.read();
+            EngineBell(state).publish(SLEEPING);
+            map.bits().drain(|_| seen += 1);
+        }
+        spinner.join().unwrap();
+        marker.join().unwrap();
     });
 }
 

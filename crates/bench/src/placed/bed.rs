@@ -133,7 +133,7 @@ impl<'a> Bed<'a> {
         if self.servers.contains_key(&(arm, name.to_owned())) {
             return Ok(());
         }
-        let core = self.placement.program(arm, self.options);
+        let core = self.core_of(arm);
         let mut server = self.spawn(arm, name, true, core, command)?;
         if !ready.is_empty() {
             let deadline = Instant::now() + SLACK;
@@ -179,6 +179,11 @@ impl<'a> Bed<'a> {
         self.options.peers.iter().copied().nth(arm.checked_sub(KERNEL + 1)?)
     }
 
+    /// Of an arm's programs. In a baseline the kernel is where ours would be.
+    fn core_of(&self, arm: usize) -> Option<usize> {
+        self.placement.program(arm == PATHS || self.daemons.contains_key(&arm), self.options)
+    }
+
     fn arm_name(&self, arm: usize) -> &'static str {
         arm_names(self.options)[arm]
     }
@@ -195,7 +200,7 @@ impl<'a> Bed<'a> {
 
     /// Starts a program where an arm's servers are: on paths in ours.
     pub(crate) fn program(&self, arm: usize, name: &str, command: &[OsString]) -> Result<Process> {
-        self.spawn(arm, name, true, self.placement.program(arm, self.options), command)
+        self.spawn(arm, name, true, self.core_of(arm), command)
     }
 
     /// Starts a program on the other side.

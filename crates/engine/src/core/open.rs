@@ -30,7 +30,7 @@ use super::{Apart, Core, Counters, Net};
 use crate::admission::Promises;
 use crate::by_path::ByPath;
 use crate::clock;
-use crate::command::Command;
+use crate::command::{Command, RegionId};
 use crate::extend::{Duty, Extension, TakenBack, Threads};
 use crate::flood::{Detector, Unwanted};
 use crate::moderation::Moderation;
@@ -169,6 +169,8 @@ impl Core {
             all_ring: false,
             apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
+            published: Cell::new(engine_state::POLLING),
+            takes_back: Cell::new(false),
             turns: Rc::default(),
             extension: Rc::new(Extension::new(Threads::new(None, None), 0)),
             counters: Counters::default(),
@@ -274,6 +276,8 @@ impl Core {
                 let program = Program::new(id, program, pid, region, engine);
                 let program = Rc::new(program);
                 program.engine_word().cpu_plus_one.store(cpu, Ordering::Relaxed);
+                program.engine_word().takes_back.store(self.takes_back.get().into(), Ordering::Relaxed);
+                EngineBell(&program.engine_word().state).publish(self.published.get());
                 let mut source = Source::of(self.settings.seed.map(|seed| seed ^ u64::from(id.0)));
                 program.set_key(stand_in::key(key.unwrap_or_else(|| source.number())));
                 if self.several.is_first() {
@@ -333,26 +337,28 @@ impl Core {
 
     /// Tells the programs what the engine does: whether they must ring.
     pub(crate) fn publish(&self, state: u32) {
+        self.published.set(state);
         for program in self.programs.values() {
             EngineBell(&program.engine_word().state).publish(state);
         }
     }
 
-    /// The same to those programs that have changed it to ring.
-    pub(crate) fn publish_again(&self, state: u32) {
-        for program in self.programs.values() {
-            let bell = EngineBell(&program.engine_word().state);
-            if bell.is(engine_state::POLLING) {
-                bell.publish(state);
-            }
-        }
+    /// While the engine is away, whether one of these programs has said that it has nothing to do. Another of its threads may
+    /// have found the engine asleep then, and have taken that back.
+    pub(crate) fn is_said_to_be_idle(&self, rung: &[RegionId]) -> bool {
+        let word = |id| self.programs.get(id).map(|program| EngineBell(&program.engine_word().state));
+        rung.iter()
+            .filter_map(word)
+            .any(|bell| bell.is(engine_state::SLEEPING) || bell.is(engine_state::POLLING))
     }
 
-    /// While the engine is away, whether a program has said that it has nothing to do. Another of its threads may have found
-    /// the engine asleep then.
-    pub(crate) fn is_said_to_be_idle(&self) -> bool {
-        let is_away = |program: &Rc<Program>| EngineBell(&program.engine_word().state).is(engine_state::AWAY);
-        !self.programs.values().all(is_away)
+    /// Whether that is taken in the turn of Linux that begins.
+    pub(crate) fn publish_taking_back(&self, takes: bool) {
+        if self.takes_back.replace(takes) != takes {
+            for program in self.programs.values() {
+                program.engine_word().takes_back.store(takes.into(), Ordering::Relaxed);
+            }
+        }
     }
 
     /// The end: every connection is reset, so that no peer waits for nothing.

@@ -15,6 +15,7 @@ use scoutline_wire::ipv4::PROTOCOL_TCP;
 use super::*;
 use crate::settings::{DeviceSettings, EngineSettings};
 use crate::several::{Crossing, Mouth, Packet, Said, Several};
+use crate::sys;
 
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -68,14 +68,13 @@ pub(crate) fn await_events(
             continue;
         }
         let n = epoll.look(epfd, out);
-        if n == 0
-            && zero
-            && let Some(region) = attach::region()
-        {
-            fruitless::note(region);
-        }
         if n > 0 || zero {
-            return Answer::Done(leave(epoll, number, epfd, n, out.len()));
+            let result = leave(epoll, number, epfd, n, out.len());
+            match attach::region() {
+                Some(region) if n == 0 => fruitless::found_nothing(region),
+                _ => fruitless::found(),
+            }
+            return Answer::Done(result);
         }
         let Some(mut set) = epoll.ready_set() else {
             let_go(epoll, number);
