@@ -157,5 +157,7 @@ mod tests {
         assert!(check("idle", &options).unwrap_err().to_string().contains("has no arm to try something in"));
         assert_eq!(check("udp", &options).unwrap_err().to_string(), "there is no build /nowhere/scoutline");
         assert!(check("idle", &Options::default()).is_ok());
+        let baseline = Options { baseline: true, ..options };
+        assert!(check("udp", &baseline).unwrap_err().to_string().contains("there is nothing to try"));
     }
 }

@@ -11,7 +11,8 @@
 //!  CAS to POLLING,    │ none: sleep                       signalled 0 → 1:   │ no: sleep on the pipe
 //!  then ring          │                                   write to the pipe  │ woken: drain, signalled := 0
 //! ```
-//! The words lie in shared memory: a program that writes nonsense there loses its own wake-ups and nothing else.
+//! The words lie in shared memory: a program that writes nonsense there loses its own wake-ups, and can have the engine come
+//! back early from Linux's turns, as it can by calls; nothing else.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
