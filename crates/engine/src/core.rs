@@ -185,6 +185,8 @@ pub struct Core {
     apart: Apart,
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
+    /// Wake-ups that are put off until the engine gives its core away.
+    put_off: Rc<Cell<usize>>,
     /// What programs know of the engine's state, and whether they may give Linux's turn back.
     published: Cell<u32>,
     takes_back: Cell<bool>,
@@ -423,6 +425,13 @@ impl Core {
             });
         }
         any
+    }
+
+    /// The engine is about to give its core away: who can run only there is woken now.
+    pub(crate) fn ring_put_off(&self) {
+        if self.put_off.get() > 0 {
+            self.programs.values().for_each(|program| program.ring_put_off());
+        }
     }
 
     /// A program marked a slot.

@@ -1,5 +1,7 @@
 //! One attached program as the engine sees it: its region, its rings, who of it waits, and how it is woken.
 
+mod put_off;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,6 +23,7 @@ use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
 use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
+use crate::program::put_off::{Bound, PutOff};
 use crate::settings::ProgramFacts;
 use crate::several::{Said, Several};
 use crate::socket::{NamedSources, SocketEnd};
@@ -64,6 +67,7 @@ pub(crate) struct Program {
     waits_since: Cell<Option<Time>>,
     /// Somebody asks for that.
     tracks_woken: bool,
+    put_off: PutOff,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
     /// Turns that program and network have had at rings, as [`crate::socket::growth`] counts them; of all programs.
@@ -80,8 +84,10 @@ pub(crate) struct OfEngine {
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Turns at rings.
     pub(crate) turns: Rc<Cell<u16>>,
-    /// Somebody asks which threads were woken.
-    pub(crate) tracks_woken: bool,
+    /// The core that it is pinned to: then somebody asks which threads were woken.
+    pub(crate) core: Option<usize>,
+    /// How many wake-ups are put off.
+    pub(crate) put_off: Rc<Cell<usize>>,
     /// Raises threads with the paths that they serve.
     pub(crate) extension: Rc<Extension>,
 }
@@ -92,6 +98,15 @@ struct SetEnd {
     pipe: Arc<OwnedFd>,
     /// The process that asked for it, as the kernel says.
     process: u32,
+    /// Who sleeps by it.
+    bound: Cell<Bound>,
+}
+
+impl SetEnd {
+    fn ring(&self) {
+        // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
+        unsafe { libc::write(self.pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+    }
 }
 
 impl Program {
@@ -103,7 +118,7 @@ impl Program {
         region: Arc<Region>,
         engine: OfEngine,
     ) -> Program {
-        let OfEngine { several, wakes, turns, tracks_woken, extension } = engine;
+        let OfEngine { several, wakes, turns, core, put_off, extension } = engine;
         let (engine, engines) = (several.index, several.count());
         let slots = slots_of(engine, engines);
         Program {
@@ -123,7 +138,8 @@ impl Program {
             moved: RefCell::default(),
             woken: RefCell::default(),
             waits_since: Cell::new(None),
-            tracks_woken,
+            tracks_woken: core.is_some(),
+            put_off: PutOff::new(core, put_off),
             wakes,
             turns,
             extension,
@@ -283,7 +299,7 @@ impl Program {
 
     /// A poll set came into use. What happened before we knew its pipe is made good by one wake-up.
     pub(crate) fn add_set(&self, set: u32, pipe: Arc<OwnedFd>, process: u32) {
-        self.sets.borrow_mut().insert(set, SetEnd { pipe, process });
+        self.sets.borrow_mut().insert(set, SetEnd { pipe, process, bound: Cell::default() });
         if let Some(shared) = self.region.set(set) {
             // Whatever was signalled went to the pipe of an earlier set with this number, by us or by another engine.
             shared.signalled.store(0, Ordering::SeqCst);
@@ -308,6 +324,7 @@ impl Program {
     /// A poll set is given back.
     pub(crate) fn remove_set(&self, set: u32) {
         self.sets.borrow_mut().remove(&set);
+        self.put_off.forget(set);
         self.woken.borrow_mut().retain(|&other| other != set);
     }
 
@@ -389,13 +406,14 @@ impl Program {
             return false;
         }
         let sets = self.sets.borrow();
-        let Some(SetEnd { pipe, .. }) = sets.get(&set) else { return false };
+        let Some(end) = sets.get(&set) else { return false };
         if !bell.claim() {
             return false;
         }
         self.raise(set, duty);
-        // SAFETY: one byte from a constant to a pipe that we own. A full pipe means a wake-up is pending already.
-        unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        if !self.put_off.puts_off(set, shared.thread.load(Ordering::Relaxed), &end.bound) {
+            end.ring();
+        }
         self.wakes.set(self.wakes.get() + 1);
         let mut woken = self.woken.borrow_mut();
         if self.tracks_woken && !woken.contains(&set) {
@@ -404,12 +422,17 @@ impl Program {
         true
     }
 
+    /// Wakes those whose wake-ups were put off.
+    pub(crate) fn ring_put_off(&self) {
+        let sets = self.sets.borrow();
+        self.put_off.take().iter().filter_map(|set| sets.get(set)).for_each(SetEnd::ring);
+    }
+
     /// Urgent data came for a socket whose owner is told by the pipe of this set (its number plus one; 0: it has none).
     pub(crate) fn signal_owner(&self, set_plus_one: u32) {
         let sets = self.sets.borrow();
-        if let Some(SetEnd { pipe, .. }) = set_plus_one.checked_sub(1).and_then(|set| sets.get(&set)) {
-            // SAFETY: as in `wake_set`.
-            unsafe { libc::write(pipe.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        if let Some(end) = set_plus_one.checked_sub(1).and_then(|set| sets.get(&set)) {
+            end.ring();
         }
     }
 

@@ -54,6 +54,17 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
     }
 }
 
+/// The one core on which a thread may run; `None`: on several, or there is no such thread.
+pub(crate) fn only_core_of(thread: u32) -> Option<usize> {
+    let mut cores = [0u64; 128];
+    let thread = libc::pid_t::try_from(thread).ok()?;
+    // SAFETY: the kernel writes at most as many bytes as `cores` has.
+    let len = unsafe { libc::sched_getaffinity(thread, size_of_val(&cores), cores.as_mut_ptr().cast()) };
+    let mut found = cores.iter().enumerate().filter(|(_, word)| **word != 0);
+    let (Some((at, word)), None, true) = (found.next(), found.next(), len >= 0) else { return None };
+    word.is_power_of_two().then(|| at * 64 + word.trailing_zeros() as usize)
+}
+
 /// Lets the calling thread run on every core.
 pub(crate) fn run_anywhere() {
     let all = [u8::MAX; 1024];

@@ -177,6 +177,7 @@ impl Loop {
                 continue;
             }
             self.core.flush_all(now);
+            self.core.ring_put_off();
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
             }
@@ -321,6 +322,7 @@ impl Loop {
     /// Sleeps for so long whatever devices bring, unless somebody rings.
     fn pause(&mut self, pause: Duration, now: Time) -> Time {
         self.core.flush_all(now);
+        self.core.ring_put_off();
         let limit = self.core.next_paced(now).map_or(pause, |due| due.since(now).min(pause));
         if self.core.has_output() || limit < pause / 2 {
             return now;

@@ -169,6 +169,7 @@ impl Core {
             all_ring: false,
             apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
+            put_off: Rc::default(),
             published: Cell::new(engine_state::POLLING),
             takes_back: Cell::new(false),
             turns: Rc::default(),
@@ -270,7 +271,8 @@ impl Core {
                     wakes: Rc::clone(&self.wakes),
                     turns: Rc::clone(&self.turns),
                     // Who is not pinned has no Linux thread that would ask.
-                    tracks_woken: self.settings.cpu.is_some(),
+                    core: self.settings.cpu,
+                    put_off: Rc::clone(&self.put_off),
                     extension: Rc::clone(&self.extension),
                 };
                 let program = Program::new(id, program, pid, region, engine);

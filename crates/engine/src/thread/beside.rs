@@ -53,6 +53,7 @@ impl Loop {
         let away_from = clock::now();
         while now.since(start) < quantum_at(decision.level) {
             let left = quantum_at(decision.level).saturating_sub(now.since(start));
+            self.core.ring_put_off();
             let leave_at = leave.filter(|_| decision.level == ordinary).map(|(leave, _)| leave);
             let rung = self.sleep_beside_linux(decision.level, left, leave_at, now);
             now = clock::now();
