@@ -25,20 +25,49 @@ const CONFIRMED_WITHIN: Duration = Duration::from_micros(50);
 /// sleeps; some never do.
 const RAISED_QUANTUM: Duration = Duration::from_micros(300);
 
+/// A turn of Linux.
+struct Slice {
+    /// As of now: its level is that of the most important raised thread, if there is one.
+    decision: Decision,
+    start: Time,
+    /// How long paths had the core before it.
+    had: Duration,
+    /// From when on paths interrupt it that are above this level.
+    leave: Option<(Time, Level)>,
+    /// What runs spins for what paths bring: whatever comes goes first.
+    lent: bool,
+    /// Programs were woken before it.
+    has_woken: bool,
+    /// Nobody waited when paths could have interrupted it.
+    is_late: bool,
+}
+
+impl Slice {
+    /// How long it may last.
+    fn quantum(&self, ordinary: Level) -> Duration {
+        let quantum = self.decision.quantum.time;
+        if self.decision.level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum }
+    }
+
+    fn is_over(&self, ordinary: Level, now: Time) -> bool {
+        now.since(self.start) >= self.quantum(ordinary)
+    }
+}
+
 impl Loop {
     /// Gives the core to Linux until it is idle, a more important path is ready, or the quantum is over.
-    pub(super) fn linux_slice(&mut self, mut decision: Decision) {
-        let quantum = decision.quantum.time;
+    pub(super) fn linux_slice(&mut self, decision: Decision) {
         let ordinary = self.core.settings.linux_level;
-        let quantum_at = |level| if level > ordinary { quantum.min(RAISED_QUANTUM) } else { quantum };
         let start = clock::now();
-        let had = start.since(self.busy_since);
-        let mut leave = self.leave_for_paths(decision.level, start);
-        // What runs spins for what paths bring: whatever comes goes first.
-        let mut lent = false;
-        let has_woken = self.core.wakes.get() > 0;
-        // Nobody waited when paths could have interrupted it.
-        let mut is_late = false;
+        let mut slice = Slice {
+            decision,
+            start,
+            had: start.since(self.busy_since),
+            leave: self.leave_for_paths(decision.level, start),
+            lent: false,
+            has_woken: self.core.wakes.get() > 0,
+            is_late: false,
+        };
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
         if !self.leave_core(&decision, start) {
@@ -51,11 +80,12 @@ impl Loop {
         let mut booked = (start, self.own_time());
         // What was sent and looked at before is charged to Linux, but was not away.
         let away_from = clock::now();
-        while now.since(start) < quantum_at(decision.level) {
-            let left = quantum_at(decision.level).saturating_sub(now.since(start));
+        while !slice.is_over(ordinary, now) {
             self.core.ring_put_off();
-            let leave_at = leave.filter(|_| decision.level == ordinary).map(|(leave, _)| leave);
-            let rung = self.sleep_beside_linux(decision.level, left, leave_at, now);
+            let left = slice.quantum(ordinary).saturating_sub(now.since(start));
+            let level = slice.decision.level;
+            let leave_at = slice.leave.filter(|_| level == ordinary).map(|(leave, _)| leave);
+            let rung = self.sleep_beside_linux(level, left, leave_at, now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
             self.charge_linux(&mut booked, away_from, now);
@@ -63,60 +93,16 @@ impl Loop {
                 // Where something runs all the time, EEVDF gives the sentinel its 3/1024 in between. It is believed when
                 // it says so twice, and needed no time for the second: then nobody ran in between.
                 finished = said_idle && now.since(start) < CONFIRMED_WITHIN;
-                self.said_idle = true;
-                let paths_wait = self.core.has_input() || !self.core.schedule.is_idle();
-                self.turn.on_idle(now.since(start), had, paths_wait);
-                if finished {
-                    self.times.slices_idle += 1;
-                    self.core.extension.core_was_idle();
-                }
+                self.on_idle(&slice, finished, now);
                 break;
             }
             // Other engines' connections and packets do not wait for Linux, nor does what was said before a program's call.
             self.hear(now);
-            if self.stopping {
+            if self.stopping || self.look_up(&mut slice, rung, now) {
                 break;
-            }
-            if rung
-                && !lent
-                && let Some(below) = self.given_back(decision.level)
-            {
-                (leave, lent) = (Some((now, below)), true);
-                self.turn.on_idle(now.since(start), had, true);
-            }
-            if lent {
-                self.core.publish(engine_state::SLEEPING);
-            }
-            self.core.pull(now);
-            self.core.listen_to_programs(now);
-            self.core.pace(now);
-            self.place_linux(now);
-            decision.level = self.core.schedule.configuration().fixed.linux_level;
-            let mut against = decision;
-            if let Some((leave, below)) = leave
-                && now >= leave
-                && decision.level == ordinary
-            {
-                against.level = below;
-            }
-            if self.core.schedule.preempts(&against, now) {
-                if against.level != decision.level && !lent {
-                    if is_late {
-                        self.turn.on_interrupted();
-                    } else {
-                        self.turn.on_pressed(has_woken);
-                    }
-                }
-                self.times.slices_interrupted += 1;
-                break;
-            }
-            is_late = against.level != decision.level;
-            if lent && decision.level != ordinary {
-                lent = false;
-                self.core.publish(engine_state::AWAY);
             }
         }
-        if decision.level == ordinary && now.since(start) >= quantum {
+        if slice.decision.level == ordinary && now.since(start) >= decision.quantum.time {
             self.turn.on_interrupted();
         }
         self.core.publish(engine_state::POLLING);
@@ -125,6 +111,62 @@ impl Loop {
         self.busy_since = now;
         self.core_idle = finished;
         self.unfinished = !finished;
+    }
+
+    /// The sentinel has run: Linux had nothing to run, and has `finished` if that was confirmed.
+    fn on_idle(&mut self, slice: &Slice, finished: bool, now: Time) {
+        self.said_idle = true;
+        let paths_wait = self.core.has_input() || !self.core.schedule.is_idle();
+        self.turn.on_idle(now.since(slice.start), slice.had, paths_wait);
+        if finished {
+            self.times.slices_idle += 1;
+            self.core.extension.core_was_idle();
+        }
+    }
+
+    /// Looks for what has come in a turn of Linux; true: something goes first.
+    fn look_up(&mut self, slice: &mut Slice, rung: bool, now: Time) -> bool {
+        let ordinary = self.core.settings.linux_level;
+        if rung
+            && !slice.lent
+            && let Some(below) = self.given_back(slice.decision.level)
+        {
+            (slice.leave, slice.lent) = (Some((now, below)), true);
+            self.turn.on_idle(now.since(slice.start), slice.had, true);
+        }
+        if slice.lent {
+            self.core.publish(engine_state::SLEEPING);
+        }
+        self.core.pull(now);
+        self.core.listen_to_programs(now);
+        self.core.pace(now);
+        self.place_linux(now);
+        slice.decision.level = self.core.schedule.configuration().fixed.linux_level;
+        let decision = slice.decision;
+        let mut against = decision;
+        if let Some((leave, below)) = slice.leave
+            && now >= leave
+            && decision.level == ordinary
+        {
+            against.level = below;
+        }
+        if self.core.schedule.preempts(&against, now) {
+            if against.level != decision.level && !slice.lent {
+                if slice.is_late {
+                    self.turn.on_interrupted();
+                } else {
+                    self.turn.on_pressed(slice.has_woken);
+                }
+            }
+            self.times.slices_interrupted += 1;
+            return true;
+        }
+        slice.is_late = against.level != decision.level;
+        if slice.lent && decision.level != ordinary {
+            slice.lent = false;
+            self.core.publish(engine_state::AWAY);
+        }
+        false
     }
 
     /// From when on paths of Linux's own level interrupt this turn of it: once it has had as much as they had, and a
