@@ -3,14 +3,22 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use scoutline_abi::layout::SLOT_COUNT;
 
 use crate::{attach, epoll, real, rings, table, wait};
 
 /// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
 static INTERNAL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// So many are known; a ring's stand-ins (`rings::standin`) have one each.
-const MOST: usize = 16384;
+const MOST: usize = SLOT_COUNT;
+/// Of these places the first ones were ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+fn used() -> &'static [AtomicU64] {
+    &INTERNAL[..USED.load(Ordering::Acquire)]
+}
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
 pub(crate) fn protect(fd: c_int) -> c_int {
@@ -66,10 +74,12 @@ pub(crate) fn copy_up(fd: c_int, how: c_int) -> c_int {
 pub(crate) fn enter(fd: c_int, set_plus_one: u64) -> c_int {
     table::put(fd, table::Entry::Internal);
     let word = set_plus_one << 32 | (fd as u64 + 1);
-    for place in &INTERNAL {
-        if place.load(Ordering::Relaxed) == 0
-            && place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        {
+    for (at, place) in INTERNAL.iter().enumerate() {
+        if place.load(Ordering::Relaxed) != 0 {
+            continue;
+        }
+        USED.fetch_max(at + 1, Ordering::AcqRel);
+        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             break;
         }
     }
@@ -78,7 +88,7 @@ pub(crate) fn enter(fd: c_int, set_plus_one: u64) -> c_int {
 
 /// Changes what the registry says of `fd`.
 fn reenter(fd: c_int, change: impl Fn(u64) -> u64) {
-    for place in &INTERNAL {
+    for place in used() {
         let word = place.load(Ordering::Acquire);
         if word as u32 == fd as u32 + 1 {
             place.store(change(word), Ordering::Release);
@@ -111,7 +121,7 @@ pub(crate) fn relocate(fd: c_int) {
 
 /// Calls `visit` with each of them, and with the number of the set whose pipe it is.
 pub(crate) fn each(mut visit: impl FnMut(c_int, Option<u32>)) {
-    for place in &INTERNAL {
+    for place in used() {
         let word = place.load(Ordering::Relaxed);
         let fd = word as u32 as c_int - 1;
         if fd >= 0 {
