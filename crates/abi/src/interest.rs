@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::layout::SLOT_COUNT;
 
-/// Places for registrations: one for each slot, and as many for further ones.
-pub const INTEREST_COUNT: usize = 2 * SLOT_COUNT;
+/// Further registrations that an epoll may have.
+const FURTHER: usize = 16_384;
+/// Places for registrations: one for each slot, and those for further ones.
+pub const INTEREST_COUNT: usize = SLOT_COUNT + FURTHER;
 
 /// In [`InterestList::lock`]: who was in the list has ended there, and what it was doing is half done. The daemon says so,
 /// since the record may be another's next.

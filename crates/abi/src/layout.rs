@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! 0          Header           engine state, addresses served, dirty and call bitmaps
-//! PROCESSES  ProcessRecord ×  which sockets each process of the program holds
+//! PROCESSES  ProcessRecord ×  the processes of the program
+//! HOLDS      bitmap ×         which sockets each of them holds
 //! SETS       PollSet ×        who waits, and what became ready for them
 //! CALLS      Call ×           requests to the engine that want an answer
 //! SLOTS      Slot ×           one per socket
 //! INTERESTS  InterestList ×   what an epoll has of them, one per poll set ([`crate::interest`])
 //! ARENA      rings            offsets in slots count from here
 //! ```
+//! There is room for far more of each than a program uses: who looks through all slots, or at a bitmap of them, ends where
+//! none has been handed out yet ([`Header::slots_used`]), and so what lies behind has no memory.
+//!
 //! Everything starts as zeros. All fields are atomics because two address spaces share them.
 
 use std::mem::size_of;
@@ -30,8 +34,8 @@ pub use slot::{
 /// Written by the daemon into [`Header::magic`] last of all.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SCOUTLN1");
 /// Sockets per region.
-pub const SLOT_COUNT: usize = 16_384;
-/// Engines that serve a region, at most: each has slots, and a word of their summary, of its own.
+pub const SLOT_COUNT: usize = 65_536;
+/// Engines that serve a region, at most: each has slots, and words of their summary, of its own.
 pub const ENGINE_COUNT: usize = 4;
 /// Processes per region.
 pub const PROCESS_COUNT: usize = 512;
@@ -45,7 +49,8 @@ pub const SERVED_COUNT: usize = 64;
 pub const ARENA_LEN: u64 = 8 << 30;
 
 const SLOT_WORDS: usize = bitmap_words(SLOT_COUNT);
-const SLOT_SUMMARY: usize = summary_words(SLOT_COUNT);
+/// Words of a summary of slots.
+pub(crate) const SLOT_SUMMARY: usize = summary_words(SLOT_COUNT);
 /// Words of [`Slot::sets`].
 pub const SET_WORDS: usize = bitmap_words(SET_COUNT);
 
@@ -80,6 +85,9 @@ pub struct Header {
     pub served: [Served; SERVED_COUNT],
     /// How many engines serve the region, 1 to [`ENGINE_COUNT`]; written by the daemon. See [`slots_of`].
     pub engine_count: AtomicU32,
+    /// So many of each engine's slots, the first ones, have been handed out at some time: nobody else looks further. Written by
+    /// the engine, which itself goes by a number of its own; apart from [`EngineWord`], which it writes often.
+    pub slots_used: [AtomicU32; ENGINE_COUNT],
     /// How often shims have refused io_uring. Written by shims, seldom.
     pub rings_refused: AtomicU32,
     /// How often they have let a program have a ring.
@@ -91,14 +99,14 @@ pub struct Header {
     pub engines: [EngineWord; ENGINE_COUNT],
     /// Marked by shims: slots with new data, freed space or requests.
     pub dirty_summary: Line<{ SLOT_SUMMARY }>,
-    /// See `dirty_summary`.
-    pub dirty_words: [AtomicU64; SLOT_WORDS],
     /// Marked by shims: calls to be answered by each engine.
     pub calls_pending: [Line<{ CALL_COUNT / 64 }>; ENGINE_COUNT],
     /// Calls in use: a shim takes a call by setting its bit.
     pub calls_taken: Line<{ CALL_COUNT / 64 }>,
     /// How often shims have served a system call that went past the C library. Written by shims.
     pub calls_dispatched: Line<1>,
+    /// See `dirty_summary`. Last, for a small program uses no more than the beginning of it.
+    pub dirty_words: [AtomicU64; SLOT_WORDS],
 }
 
 /// The engine's state on a cache line of its own.
@@ -198,10 +206,11 @@ pub struct ProcessRecord {
     pub closing: AtomicU32,
     /// Spare.
     pub spare: AtomicU32,
-    /// Slots that it holds, one bit each. Written by its process; by its parent before a fork; read by the daemon
-    /// when the process is gone.
-    pub holds: [AtomicU64; SLOT_WORDS],
 }
+
+/// Slots that a process holds, one bit each. Written by its process; by its parent before a fork; read by the daemon when
+/// the process is gone. Apart from the records, which are looked through for one process.
+pub type Holds = [AtomicU64; SLOT_WORDS];
 
 /// Something that waits for sockets: an epoll descriptor, or a thread in a blocking call, in `poll` or `select`.
 ///
@@ -244,8 +253,8 @@ pub const HAS_DEADLINE: u32 = 1 << 31;
 /// Byte offset of each part.
 pub mod offset {
     use super::{
-        ARENA_LEN, CALL_COUNT, Call, Header, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT, SLOT_COUNT,
-        Slot, size_of,
+        ARENA_LEN, CALL_COUNT, Call, Header, Holds, PROCESS_COUNT, PollSet, ProcessRecord, SET_COUNT,
+        SLOT_COUNT, Slot, size_of,
     };
     use crate::interest::InterestList;
 
@@ -255,8 +264,10 @@ pub mod offset {
 
     /// Process records.
     pub const PROCESSES: usize = page(size_of::<Header>());
+    /// What the processes hold.
+    pub const HOLDS: usize = PROCESSES + page(PROCESS_COUNT * size_of::<ProcessRecord>());
     /// Poll sets.
-    pub const SETS: usize = PROCESSES + page(PROCESS_COUNT * size_of::<ProcessRecord>());
+    pub const SETS: usize = HOLDS + page(PROCESS_COUNT * size_of::<Holds>());
     /// Calls.
     pub const CALLS: usize = SETS + page(SET_COUNT * size_of::<PollSet>());
     /// Slots.

@@ -1,5 +1,7 @@
 //! A mapped region and checked ways into it.
 
+use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
@@ -8,8 +10,8 @@ use scoutline_ring::{Bitmap, Span};
 
 use crate::interest::InterestList;
 use crate::layout::{
-    ARENA_LEN, CALL_COUNT, Call, ENGINE_COUNT, Header, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord,
-    SET_COUNT, SLOT_COUNT, Slot, offset, slots_of,
+    ARENA_LEN, CALL_COUNT, Call, ENGINE_COUNT, Header, Holds, MAGIC, PROCESS_COUNT, PollSet, ProcessRecord,
+    SET_COUNT, SLOT_COUNT, SLOT_SUMMARY, Slot, offset, slots_of,
 };
 
 /// Why a region could not be made or mapped. Carries an errno where the system refused.
@@ -35,13 +37,22 @@ impl std::fmt::Display for MapError {
 impl std::error::Error for MapError {}
 
 /// Offset and length of what even a small program uses: the header and the first of what there are many of, which are given
-/// first; of several engines' slots and rings the first engine's.
-const USED_BY_ALL: [(usize, usize); 4] = [
-    (0, offset::PROCESSES + 4 * size_of::<ProcessRecord>()),
-    (offset::SETS, 16 * size_of::<PollSet>()),
+/// first; of several engines' slots and rings the first engine's. Of a bitmap of slots that is the beginning.
+const USED_BY_ALL: [(usize, usize); 5] = [
+    (0, offset_of!(Header, dirty_words) + FIRST_WORDS),
+    (offset::PROCESSES, size_of::<ProcessRecord>()),
+    (offset::HOLDS, FIRST_WORDS),
     (offset::CALLS, offset::SLOTS - offset::CALLS + 64 * size_of::<Slot>()),
     (offset::ARENA, 512 << 10),
 ];
+
+/// The same of each of the first poll sets, which lie further apart than a page.
+const SETS_USED_BY_ALL: usize = 8;
+
+/// Bytes of the first words of a bitmap.
+const FIRST_WORDS: usize = 64;
+
+const PAGE: usize = 4096;
 
 /// Two spans of a ring: the second is used when the range wraps.
 pub type Span2 = [Span; 2];
@@ -146,14 +157,17 @@ impl Region {
 
     /// The pages that every program uses are there before its first packet. Kernels before 5.14 cannot be asked.
     fn bring_in(&self) {
-        for (start, len) in USED_BY_ALL {
+        let set =
+            |set| (offset::SETS + set * size_of::<PollSet>(), offset_of!(PollSet, ready_words) + FIRST_WORDS);
+        for (start, len) in USED_BY_ALL.into_iter().chain((0..SETS_USED_BY_ALL).map(set)) {
+            let (start, len) = (start / PAGE * PAGE, start % PAGE + len);
             // SAFETY: the range lies in the mapping, and no byte of it changes.
             unsafe { libc::madvise(self.base.as_ptr().add(start).cast(), len, libc::MADV_POPULATE_WRITE) };
         }
     }
 
     /// The addresses that it takes, most of them without memory.
-    pub fn addresses(&self) -> std::ops::Range<usize> {
+    pub fn addresses(&self) -> Range<usize> {
         let start = self.base.as_ptr().addr();
         start..start + offset::END
     }
@@ -174,6 +188,12 @@ impl Region {
     pub fn process(&self, index: u32) -> Option<&ProcessRecord> {
         let index = index as usize;
         (index < PROCESS_COUNT).then(|| self.at(offset::PROCESSES + index * size_of::<ProcessRecord>()))
+    }
+
+    /// What a process holds; `None` out of range.
+    pub fn holds(&self, process: u32) -> Option<&Holds> {
+        let index = process as usize;
+        (index < PROCESS_COUNT).then(|| self.at(offset::HOLDS + index * size_of::<Holds>()))
     }
 
     /// A poll set.
@@ -222,6 +242,26 @@ impl Region {
         (index < SLOT_COUNT).then(|| self.at(offset::SLOTS + index * size_of::<Slot>()))
     }
 
+    /// The slots that have been handed out at some time, as the engines say: further ones are nobody's, and have no memory
+    /// until somebody looks at them. Any numbers may stand there.
+    pub fn slots_used(&self) -> impl Iterator<Item = u32> + '_ {
+        self.parts_used().flat_map(|part| part.start as u32..part.end as u32)
+    }
+
+    /// Of a bitmap of slots the words of those.
+    pub fn words_used(&self) -> impl Iterator<Item = usize> + '_ {
+        self.parts_used().flat_map(|part| part.start / 64..part.end.div_ceil(64))
+    }
+
+    fn parts_used(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let engines = self.engines();
+        (0..engines).map(move |engine| {
+            let slots = slots_of(engine, engines);
+            let used = self.header().slots_used[engine].load(Ordering::Acquire) as usize;
+            slots.start..slots.start + used.min(slots.len())
+        })
+    }
+
     /// Slots that need the engine's attention.
     #[inline]
     pub fn dirty(&self) -> Bitmap<'_> {
@@ -229,13 +269,16 @@ impl Region {
         Bitmap::new(&header.dirty_summary.0, &header.dirty_words)
     }
 
-    /// Of them those of one engine among several; [`slots_of`]`.start` is their first.
+    /// Of one engine's among several those, as far as `used` of its slots have been handed out: a look at a small program is one
+    /// at a word of the summary. Whole words of that, since a slot may be handed out, and marked, while marks are taken.
+    /// [`slots_of`]`.start` is the first.
     #[inline]
-    pub fn dirty_of(&self, engine: usize, engines: usize) -> Bitmap<'_> {
+    pub fn dirty_of(&self, engine: usize, engines: usize, used: usize) -> Bitmap<'_> {
         let header = self.header();
         let slots = slots_of(engine, engines);
-        let summary = &header.dirty_summary.0[slots.start / 4096..slots.end / 4096];
-        Bitmap::new(summary, &header.dirty_words[slots.start / 64..slots.end / 64])
+        let (first, len) = (slots.start / 4096, used.min(slots.len()).div_ceil(4096));
+        let words = &header.dirty_words[first * 64..][..len * 64];
+        Bitmap::new(&header.dirty_summary.0[first..][..len], words)
     }
 
     /// How many engines serve it. Any number may stand there.
@@ -244,9 +287,16 @@ impl Region {
         (self.header().engine_count.load(Ordering::Relaxed) as usize).clamp(1, ENGINE_COUNT)
     }
 
-    /// What became ready in a poll set.
+    /// What became ready in a poll set: of the only engine's slots as [`Region::dirty_of`] has them, for who waits looks often.
+    #[inline]
     pub fn ready<'a>(&self, set: &'a PollSet) -> Bitmap<'a> {
-        Bitmap::new(&set.ready_summary, &set.ready_words)
+        let header = self.header();
+        let used = match header.engine_count.load(Ordering::Relaxed) {
+            0 | 1 => header.slots_used[0].load(Ordering::Acquire) as usize,
+            _ => SLOT_COUNT, // the last one's are at the end
+        };
+        let len = used.div_ceil(4096).clamp(1, SLOT_SUMMARY);
+        Bitmap::new(&set.ready_summary[..len], &set.ready_words[..len * 64])
     }
 
     /// The bytes `position .. position + len` of a ring that lies at `ring_offset` of the arena. `None` when the
@@ -288,6 +338,71 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::Region;
+    use crate::layout::{SLOT_COUNT, slots_of};
+
+    #[test]
+    fn slots_that_were_used_are_each_engines_first() {
+        let (region, _) = Region::create().unwrap();
+        assert_eq!((region.slots_used().count(), region.words_used().count()), (0, 0));
+        let header = region.header();
+        header.engine_count.store(3, Ordering::Relaxed);
+        for (word, used) in header.slots_used.iter().zip([0, 65, u32::MAX, 7]) {
+            word.store(used, Ordering::Relaxed);
+        }
+        let [second, third] = [1, 2].map(|engine| slots_of(engine, 3));
+        let slots: Vec<usize> = region.slots_used().map(|slot| slot as usize).collect();
+        assert_eq!(slots, (second.start..second.start + 65).chain(third.clone()).collect::<Vec<_>>());
+        let words: Vec<usize> = region.words_used().collect();
+        let of_second = second.start / 64;
+        assert_eq!(
+            words,
+            (of_second..of_second + 2).chain(third.start / 64..third.end / 64).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_poll_set_is_as_large_as_what_was_used() {
+        let (region, _) = Region::create().unwrap();
+        let (set, used) = (region.set(5).unwrap(), &region.header().slots_used[0]);
+        let found = || {
+            let mut found: Vec<usize> = Vec::new();
+            region.ready(set).visit(70_000, |slot| {
+                found.push(slot);
+                true
+            });
+            found
+        };
+        assert!(found().is_empty(), "nothing was used");
+        for slot in [0, 4_095, 4_096, SLOT_COUNT - 1] {
+            used.store(slot as u32 + 1, Ordering::Relaxed);
+            region.ready(set).set(slot);
+        }
+        assert_eq!(found(), [SLOT_COUNT - 1, 0, 4_095, 4_096], "from the middle on, and round");
+    }
+
+    #[test]
+    fn marks_are_looked_for_among_slots_that_were_used() {
+        let (region, _) = Region::create().unwrap();
+        let own = slots_of(1, 2);
+        let marks = |used| {
+            let mut found = Vec::new();
+            region.dirty_of(1, 2, used).drain(|slot| found.push(slot));
+            found
+        };
+        for slot in [0, 63, 64, 4_095, 4_096, own.len() - 1] {
+            region.dirty().set(own.start + slot);
+        }
+        region.dirty().set(own.start - 1);
+        assert_eq!((marks(0), marks(1)), (vec![], vec![0, 63, 64, 4_095]));
+        assert_eq!(
+            (marks(4_096), marks(4_097)),
+            (vec![], vec![4_096]),
+            "and what is left there stays for later"
+        );
+        assert_eq!(marks(usize::MAX), [own.len() - 1], "as many as there are, whatever is asked");
+        assert!(!region.dirty().is_empty(), "the other engine's stays");
+        assert_eq!(own.end, SLOT_COUNT);
+    }
 
     #[test]
     fn an_interest_list_is_emptied_for_all_who_map_it() {

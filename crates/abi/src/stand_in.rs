@@ -2,7 +2,7 @@
 //! an option which the kernel keeps for it and nobody needs, the pacing rate (SO_MAX_PACING_RATE).
 //!
 //! ```text
-//! bit 63   set, as in no rate that is meant      bits 14..62   the program's key      bits 0..14   the slot
+//! bit 63   set, as in no rate that is meant      bits 16..62   the program's key      bits 0..16   the slot
 //! ```
 //! The key is random and stands in the program's region ([`crate::layout::Header::stand_in_key`]): who can name a socket
 //! has been given it. Bit 62 is never set, so no word is "no limit".

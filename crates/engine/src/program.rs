@@ -50,6 +50,9 @@ pub(crate) struct Program {
     /// Which engine this is, and the others.
     several: Several,
     arena: RefCell<Arena>,
+    /// The first slot of ours that was never handed out.
+    fresh_slot: Cell<usize>,
+    /// Slots that were given back.
     free_slots: RefCell<Vec<u32>>,
     /// Write ends of the pipes of its poll sets.
     sets: RefCell<BTreeMap<u32, SetEnd>>,
@@ -120,7 +123,6 @@ impl Program {
     ) -> Program {
         let OfEngine { several, wakes, turns, core, put_off, extension } = engine;
         let (engine, engines) = (several.index, several.count());
-        let slots = slots_of(engine, engines);
         Program {
             id,
             facts: Rc::new(facts),
@@ -130,7 +132,8 @@ impl Program {
             stored: Cell::new(0),
             several,
             arena: RefCell::new(Arena::part(engine, engines)),
-            free_slots: RefCell::new(slots.map(|slot| slot as u32).rev().collect()),
+            fresh_slot: Cell::new(slots_of(engine, engines).start),
+            free_slots: RefCell::default(),
             sets: RefCell::default(),
             named_sources: RefCell::default(),
             files: RefCell::default(),
@@ -161,7 +164,8 @@ impl Program {
     /// Those marks.
     #[inline]
     pub(crate) fn dirty(&self) -> Bitmap<'_> {
-        self.region.dirty_of(self.several.index, self.several.count())
+        let used = self.fresh_slot.get() - self.slots().start;
+        self.region.dirty_of(self.several.index, self.several.count(), used)
     }
 
     /// Marks of calls that this engine is to answer.
@@ -196,6 +200,11 @@ impl Program {
         slots_of(self.several.index, self.several.count())
     }
 
+    /// Of a bitmap of slots the words of those that this engine has ever handed out.
+    pub(crate) fn words_used(&self) -> Range<usize> {
+        self.slots().start / 64..self.fresh_slot.get().div_ceil(64)
+    }
+
     /// One of its processes says that it has this id.
     pub(crate) fn has_process(&self, pid: u32) -> bool {
         let records = (0..PROCESS_COUNT as u32).filter_map(|number| self.region.process(number));
@@ -211,13 +220,26 @@ impl Program {
 
     /// A free slot, reset; `None` when all are in use.
     pub(crate) fn take_slot(&self, kind: u32) -> Option<u32> {
-        let index = self.free_slots.borrow_mut().pop()?;
+        let given_back = self.free_slots.borrow_mut().pop();
+        let index = given_back.or_else(|| self.take_fresh_slot())?;
         let slot = self.slot(index);
         reset(slot);
         // What shims have noted of the socket that had the slot before is about that one.
         slot.generation.fetch_add(1, Ordering::AcqRel);
         slot.kind.store(kind, Ordering::Release);
         Some(index)
+    }
+
+    fn take_fresh_slot(&self) -> Option<u32> {
+        let (fresh, slots) = (self.fresh_slot.get(), self.slots());
+        if !slots.contains(&fresh) {
+            return None;
+        }
+        self.fresh_slot.set(fresh + 1);
+        // Before anybody learns of the slot.
+        let used = &self.region.header().slots_used[self.several.index];
+        used.store((fresh + 1 - slots.start) as u32, Ordering::Release);
+        Some(fresh as u32)
     }
 
     /// Gives a slot back.

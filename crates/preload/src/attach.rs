@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
-use scoutline_abi::layout::{ENGINE_COUNT, ProcessRecord};
+use scoutline_abi::layout::{ENGINE_COUNT, Holds, ProcessRecord};
 use scoutline_abi::{Region, VERSION};
 
 use crate::lock::{Lock, undisturbed};
@@ -71,6 +71,12 @@ pub(crate) fn connection() -> c_int {
 /// Our process record.
 pub(crate) fn record(region: &'static Region) -> Option<&'static ProcessRecord> {
     region.process(process())
+}
+
+/// What our process holds.
+#[inline]
+pub(crate) fn holds(region: &'static Region) -> Option<&'static Holds> {
+    region.holds(process())
 }
 
 /// True once the daemon is known to be gone.

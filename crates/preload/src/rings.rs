@@ -67,6 +67,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use libc::sigset_t;
+use scoutline_abi::Region;
 
 use crate::dispatch::{self, signals};
 use crate::lock::Section;
@@ -429,11 +430,11 @@ pub(crate) fn after_fork() {
 
 /// The child has its parent's mappings, but of the threads that looked at them the calling one alone: who uses a ring is
 /// counted anew.
-pub(crate) fn in_child() {
+pub(crate) fn in_child(region: &Region) {
     ferry::in_child();
     pending::in_child();
     post::in_child();
-    standin::in_child();
+    standin::in_child(region);
     listening::in_child();
     let mut known = Vec::new();
     for (number, record) in RECORDS.iter().enumerate() {

@@ -32,7 +32,7 @@ static COUNTS: [AtomicU64; SLOT_COUNT] = [const { AtomicU64::new(0) }; SLOT_COUN
 const WORDS: usize = bitmap_words(SLOT_COUNT);
 /// Sockets that have told this process that the daemon is gone, see [`Socket::tell_dead`].
 static TOLD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// A record's `holds` and a socket's `references` change together, or a fork would count one without the other.
+/// What a process holds and a socket's `references` change together, or a fork would count one without the other.
 /// A handler that interrupts the change of one socket may change another one.
 static HOLDS: Section = Section::new();
 /// Half of Linux's SOCK_MIN_RCVBUF: SO_RCVBUF leaves as much of a ring.
@@ -405,8 +405,8 @@ impl Socket {
             let _changing = HOLDS.enter();
             let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
             // Where it holds already, another thread is giving up the last hold, finds this one, and leaves all as it is.
-            let is_first = attach::record(self.region)
-                .is_none_or(|record| record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0);
+            let is_first = attach::holds(self.region)
+                .is_none_or(|holds| holds[word].fetch_or(bit, Ordering::AcqRel) & bit == 0);
             if is_first && !counted {
                 self.slot.references.fetch_add(1, Ordering::AcqRel);
             }
@@ -451,8 +451,7 @@ impl Socket {
     /// The record says that this process holds it.
     pub(crate) fn is_in_record(self) -> bool {
         let (word, bit) = (self.index as usize / 64, 1u64 << (self.index % 64));
-        attach::record(self.region)
-            .is_some_and(|record| record.holds[word].load(Ordering::Acquire) & bit != 0)
+        attach::holds(self.region).is_some_and(|holds| holds[word].load(Ordering::Acquire) & bit != 0)
     }
 
     /// This process holds it.
@@ -520,8 +519,8 @@ impl Socket {
             return; // another descriptor has met it meanwhile ([`Socket::hold_again`])
         }
         // What another process has put there it may have taken back.
-        let held = attach::record(self.region)
-            .is_none_or(|record| record.holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0);
+        let held = attach::holds(self.region)
+            .is_none_or(|holds| holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0);
         // Both are read before the count falls: afterwards the slot may be somebody else's.
         let last = held && self.slot.references.fetch_sub(1, Ordering::AcqRel) == 1;
         drop(changing);
@@ -622,9 +621,9 @@ pub(crate) fn after_fork() {
 
 /// The child will hold what this process holds.
 pub(crate) fn share_with_child(region: &'static Region, child: u32) {
-    let Some(ours) = attach::record(region) else { return };
-    for (word, holds) in ours.holds.iter().enumerate() {
-        let mut bits = holds.load(Ordering::Acquire);
+    let Some(holds) = attach::holds(region) else { return };
+    for word in region.words_used() {
+        let mut bits = holds[word].load(Ordering::Acquire);
         while bits != 0 {
             share_one(region, child, word as u32 * 64 + bits.trailing_zeros());
             bits &= bits - 1;
@@ -634,29 +633,29 @@ pub(crate) fn share_with_child(region: &'static Region, child: u32) {
 
 /// Another process of the program holds this socket, which is held here, from now on.
 pub(crate) fn share_one(region: &'static Region, process: u32, index: u32) {
-    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (Some(holds), Some(slot)) = (region.holds(process), region.slot(index)) else { return };
     let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
     // Counted first: who releases what the record holds may do so at once.
     slot.references.fetch_add(1, Ordering::AcqRel);
-    if record.holds[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+    if holds[word].fetch_or(bit, Ordering::AcqRel) & bit != 0 {
         slot.references.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// It does not, unless it has let it go by itself.
 pub(crate) fn unshare_one(region: &'static Region, process: u32, index: u32) {
-    let (Some(record), Some(slot)) = (region.process(process), region.slot(index)) else { return };
+    let (Some(holds), Some(slot)) = (region.holds(process), region.slot(index)) else { return };
     let (word, bit) = (index as usize / 64, 1u64 << (index % 64));
-    if record.holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+    if holds[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
         slot.references.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// Closes what the record holds and no descriptor names.
 pub(crate) fn drop_unheld(region: &'static Region) {
-    let Some(record) = attach::record(region) else { return };
-    for (word, holds) in record.holds.iter().enumerate() {
-        let mut bits = holds.load(Ordering::Acquire);
+    let Some(holds) = attach::holds(region) else { return };
+    for word in region.words_used() {
+        let mut bits = holds[word].load(Ordering::Acquire);
         while bits != 0 {
             let index = word as u32 * 64 + bits.trailing_zeros();
             bits &= bits - 1;
@@ -671,8 +670,8 @@ pub(crate) fn drop_unheld(region: &'static Region) {
 }
 
 /// Threads that slept in the parent do not exist here: counts are made anew from the table.
-pub(crate) fn in_child() {
-    for count in &COUNTS {
+pub(crate) fn in_child(region: &Region) {
+    for count in region.slots_used().filter_map(|slot| COUNTS.get(slot as usize)) {
         if count.load(Ordering::Relaxed) != 0 {
             count.store(0, Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 
 use scoutline_abi::Region;
 use scoutline_abi::api::{Answer, PathRow, Request, Stat};
-use scoutline_abi::layout::{SLOT_COUNT, slot_kind, slot_state};
+use scoutline_abi::layout::{slot_kind, slot_state};
 use scoutline_base::Time;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,12 +20,8 @@ pub(crate) struct Totals {
 /// Bytes of rings in a region: of sockets that carry data, and of listening ones.
 fn rings(region: &Region) -> (u64, u64) {
     let (mut data, mut listening) = (0, 0);
-    for slot in (0..SLOT_COUNT as u32).filter_map(|index| region.slot(index)) {
-        // Slots are handed out from the lowest, so the first that was never used ends it.
+    for slot in region.slots_used().filter_map(|index| region.slot(index)) {
         if slot.kind.load(Relaxed) == slot_kind::FREE {
-            if slot.receive_low_water.load(Relaxed) == 0 {
-                break;
-            }
             continue;
         }
         let bytes = u64::from(slot.receive_size.load(Relaxed)) + u64::from(slot.send_size.load(Relaxed));

@@ -313,8 +313,8 @@ impl Program {
             let slot = u32::from_le_bytes(entry);
             let accepted = Socket::at(listener.region, slot);
             accepted.slot.references.fetch_add(1, SeqCst);
-            let record = listener.region.process(0).expect("a process record");
-            record.holds[slot as usize / 64].fetch_or(1 << (slot % 64), SeqCst);
+            let holds = listener.region.holds(0).expect("a process");
+            holds[slot as usize / 64].fetch_or(1 << (slot % 64), SeqCst);
             let remote = Endpoint::new(
                 accepted.slot.remote_address.load(),
                 accepted.slot.remote_port.load(Relaxed) as u16,
@@ -334,8 +334,8 @@ impl Program {
             return;
         }
         let socket = Socket::at(&self.region, slot);
-        let record = self.region.process(0).expect("a process record");
-        record.holds[slot as usize / 64].fetch_and(!(1 << (slot % 64)), SeqCst);
+        let holds = self.region.holds(0).expect("a process");
+        holds[slot as usize / 64].fetch_and(!(1 << (slot % 64)), SeqCst);
         if socket.slot.references.fetch_sub(1, SeqCst) == 1 {
             socket.request(if abort { ask::CLOSE | ask::ABORT } else { ask::CLOSE });
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use scoutline_abi::Region;
 use scoutline_abi::interest::LEFT;
-use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT, SLOT_COUNT};
+use scoutline_abi::layout::{PROCESS_COUNT, SET_COUNT};
 
 /// What a process record is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,10 @@ impl Program {
             self.records.push(Record::Free);
         }
         self.records[index] = Record::Used;
-        let record = self.region.process(index as u32)?;
-        for word in &record.holds {
-            word.store(0, Ordering::Relaxed);
+        let (record, holds) = (self.region.process(index as u32)?, self.region.holds(index as u32)?);
+        // Here and below a program that says it has used less confuses none but itself.
+        for word in self.region.words_used() {
+            holds[word].store(0, Ordering::Relaxed);
         }
         record.claiming.store(0, Ordering::Relaxed);
         record.claiming_from.store(0, Ordering::Relaxed);
@@ -131,7 +132,10 @@ impl Program {
         let set = self.region.set(index as u32)?;
         set.holders.store(1, Ordering::Relaxed);
         set.sleepers.store(0, Ordering::Relaxed);
-        for word in set.ready_words.iter().chain(&set.ready_summary) {
+        for word in self.region.words_used() {
+            set.ready_words[word].store(0, Ordering::Relaxed);
+        }
+        for word in &set.ready_summary {
             word.store(0, Ordering::Relaxed);
         }
         set.signalled.store(0, Ordering::Release);
@@ -142,7 +146,7 @@ impl Program {
     /// connections that it does not wait for.
     fn clear_watches(&self, index: usize) {
         let (word, bit) = (index / 64, 1u64 << (index % 64));
-        for slot in (0..SLOT_COUNT as u32).filter_map(|slot| self.region.slot(slot)) {
+        for slot in self.region.slots_used().filter_map(|slot| self.region.slot(slot)) {
             if slot.sets_summary.load(Ordering::Relaxed) >> word & 1 != 0 {
                 slot.sets[word].fetch_and(!bit, Ordering::SeqCst);
             }

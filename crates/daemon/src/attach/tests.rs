@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{self, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
@@ -16,6 +17,7 @@ use scoutline_abi::Region;
 use scoutline_abi::attach::{MESSAGE_LEN, Message, flag, kind};
 use scoutline_abi::interest::LEFT;
 
+use super::program::Program;
 use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
 
@@ -358,6 +360,42 @@ fn sets_run_out_with_an_answer_and_strangers_are_bounded() {
     drop(strangers);
     bed.turn();
     assert_eq!(bed.server.connections().count(), 1);
+}
+
+#[test]
+fn records_and_sets_are_cleared_as_far_as_slots_were_used() {
+    let (region, memory) = Region::create().unwrap();
+    let region = Arc::new(region);
+    let mut program = Program::new(Arc::clone(&region), 1);
+    let bytes = || rustix::fs::fstat(&memory).unwrap().st_blocks * 512;
+    let mut come_and_go = || {
+        let records: Vec<u32> = (0..8).map_while(|pid| program.take_record(pid)).collect();
+        let sets: Vec<u32> = (0..8).map_while(|_| program.take_set()).collect();
+        for record in records {
+            program.leave(record);
+            region.process(record).unwrap().alive.store(0, Ordering::Release);
+        }
+        sets.into_iter().filter(|&set| program.drop_set(set)).count()
+    };
+    let before = bytes();
+    assert_eq!([come_and_go(), come_and_go()], [8, 8]);
+    let more = bytes() - before;
+    assert!(more <= 16 * 4096, "{more} bytes for a program without sockets");
+
+    // What an earlier holder has left behind, killed.
+    let slot = 50_000;
+    let (word, bit) = (slot / 64, 1 << (slot % 64));
+    let (holds, set) = (region.holds(0).unwrap(), region.set(3).unwrap());
+    let watched = region.slot(slot as u32).unwrap();
+    region.header().slots_used[0].store(slot as u32 + 1, Ordering::Release);
+    holds[word].store(bit, Ordering::Relaxed);
+    region.ready(set).set(slot);
+    watched.sets_summary.store(1, Ordering::Relaxed);
+    watched.sets[0].store(1 << 3, Ordering::Relaxed);
+    assert_eq!(come_and_go(), 8);
+    assert_eq!(holds[word].load(Ordering::Relaxed), 0);
+    assert!(region.ready(set).is_empty() && set.ready_words[word].load(Ordering::Relaxed) == 0);
+    assert_eq!(watched.sets[0].load(Ordering::Relaxed), 0);
 }
 
 #[test]

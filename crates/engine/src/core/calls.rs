@@ -133,9 +133,9 @@ impl Core {
         let end = SocketEnd::open(program, kind).ok_or(libc::ENFILE)?;
         end.shared().references.store(1, Ordering::Relaxed);
         let process = call.process.load(Ordering::Relaxed).checked_sub(1);
-        if let Some(record) = process.and_then(|index| program.region.process(index)) {
+        if let Some(holds) = process.and_then(|index| program.region.holds(index)) {
             let slot = end.slot as usize % SLOT_COUNT;
-            record.holds[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+            holds[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
         }
         Ok(end.slot as i32)
     }

@@ -13,7 +13,8 @@ use crate::socket::SocketEnd;
 impl Core {
     /// A process of a program is gone: what it held and nobody else holds is closed, however it died.
     pub(crate) fn on_process_gone(&mut self, program: &Rc<Program>, process: u32, now: Time) {
-        let Some(record) = program.region.process(process) else { return };
+        let region = &program.region;
+        let (Some(record), Some(holds)) = (region.process(process), region.holds(process)) else { return };
         let claiming = record.claiming.load(Ordering::Acquire);
         if let Some(claimed) = claiming.checked_sub(1).filter(|&slot| program.serves(slot))
             && record.claiming.compare_exchange(claiming, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -22,7 +23,7 @@ impl Core {
             && !end.closed.get()
         {
             // It died between taking a connection from the queue and holding it, or just before taking it.
-            let held = record.holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
+            let held = holds[claimed as usize / 64].load(Ordering::Acquire) >> (claimed % 64) & 1;
             let listener = record.claiming_from.load(Ordering::Acquire).checked_sub(1);
             let queued = listener
                 .and_then(|slot| program.end(slot))
@@ -31,11 +32,8 @@ impl Core {
                 self.finish_end(&end, how_it_closes(&end), now);
             }
         }
-        for (word, holds) in record.holds.iter().enumerate() {
-            if !program.serves(word as u32 * 64) {
-                continue;
-            }
-            let mut bits = holds.swap(0, Ordering::AcqRel);
+        for word in program.words_used() {
+            let mut bits = holds[word].swap(0, Ordering::AcqRel);
             while bits != 0 {
                 let slot = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;

@@ -194,8 +194,8 @@ impl Core {
 /// The calling process holds what it was given, as after OPEN.
 fn hold(program: &Program, call: &Call, slot: u32) {
     let process = call.process.load(Ordering::Relaxed).checked_sub(1);
-    if let Some(record) = process.and_then(|index| program.region.process(index)) {
-        record.holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+    if let Some(holds) = process.and_then(|index| program.region.holds(index)) {
+        holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
     }
 }
 

@@ -430,8 +430,8 @@ fn refused_and_killed() {
     ends::hold(&pair, server);
     let now = pair.now;
     let program = pair.server.core.programs.values().next().unwrap().clone();
-    let record = pair.server.region.process(0).unwrap();
-    assert_ne!(record.holds[0].load(Ordering::Relaxed), 0, "the listener is held");
+    let holds = pair.server.region.holds(0).unwrap();
+    assert_ne!(holds[0].load(Ordering::Relaxed), 0, "the listener is held");
     pair.server.core.on_process_gone(&program, 0, now);
     pair.until("the end", |pair| pair.client.state(client) & slot_state::PEER_FINISHED != 0);
     pair.client.request(client, slot_request::CLOSE);

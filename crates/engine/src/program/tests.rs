@@ -1,8 +1,10 @@
-//! Which woken threads count as waiting for a core, and when their bells ring.
+//! Slots, which woken threads count as waiting for a core, and when their bells ring.
 
 use std::os::fd::FromRawFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
+
+use scoutline_abi::layout::SLOT_COUNT;
 
 use super::*;
 use crate::sys;
@@ -49,6 +51,26 @@ fn rung(pipe: &OwnedFd) -> usize {
     // SAFETY: the buffer outlives the call.
     let got = unsafe { libc::read(pipe.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
     usize::try_from(got).unwrap_or(0)
+}
+
+#[test]
+fn every_slot_is_given_once_and_marks_of_no_slot_cost_nothing() {
+    let program = asleep(0);
+    let used = &program.region.header().slots_used[0];
+    program.region.dirty().set(1);
+    assert!(!program.has_called(), "none was given yet");
+    for slot in 0..SLOT_COUNT as u32 {
+        assert_eq!(program.take_slot(slot_kind::STREAM), Some(slot), "the lowest first");
+        assert_eq!(used.load(Ordering::Relaxed), slot + 1);
+        assert!(program.has_called(), "a mark in its word is found from then on");
+    }
+    assert_eq!(program.take_slot(slot_kind::STREAM), None);
+    // Whatever the program writes.
+    used.store(0, Ordering::Relaxed);
+    program.give_slot(40_000);
+    assert_eq!(program.words_used(), 0..SLOT_COUNT / 64);
+    assert_eq!(program.take_slot(slot_kind::STREAM), Some(40_000), "what was given back");
+    assert_eq!(program.take_slot(slot_kind::STREAM), None);
 }
 
 fn wake_all(program: &Program, sets: u32) {

@@ -149,7 +149,7 @@ pub(super) extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     unlock_after_fork();
     rings::after_fork();
-    rings::in_child();
+    rings::in_child(region);
     // Pipes of the parent's sets, and the parent's connection, whose last copy must be the parent's.
     let kept: [c_int; 1 + ENGINE_COUNT] =
         std::array::from_fn(|at| DOORBELLS.get(at).unwrap_or(&MEMORY).load(Ordering::Relaxed));
@@ -170,7 +170,7 @@ pub(super) extern "C" fn in_child() {
     wait::in_child();
     urgent::in_child();
     epoll::in_child(connection >= 0);
-    slot::in_child();
+    slot::in_child(region);
     if let Some(child) = child {
         PROCESS.store(child.process, Ordering::Relaxed);
         CONNECTION.store(own::enter(connection, 0), Ordering::Relaxed);

@@ -10,10 +10,12 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use scoutline_abi::Region;
 use scoutline_abi::interest::{INTEREST_COUNT, Interest, InterestList};
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::{ALWAYS, EDGE, EXCLUSIVE, Item, ONCE};
+use crate::attach;
 use crate::slot::Socket;
 
 /// What says how events are told, not which. Where nothing else is left, a one-shot registration was told (`EP_PRIVATE_BITS`).
@@ -128,7 +130,8 @@ impl List {
 
     /// Sets that right: who was ended between an entry and its count has left it wrong.
     pub(super) fn count_again(self) {
-        let count = (0..SLOT_COUNT as u32).filter(|&slot| self.at(slot).is_some()).count();
+        let used = attach::region().into_iter().flat_map(Region::slots_used);
+        let count = used.filter(|&slot| self.at(slot).is_some()).count();
         store(&self.0.count, count as u32);
     }
 
@@ -283,7 +286,7 @@ impl List {
     /// Calls `visit` for each socket in it.
     pub(super) fn each_socket(self, mut visit: impl FnMut(Socket)) {
         let mut left = self.count();
-        for slot in 0..SLOT_COUNT as u32 {
+        for slot in attach::region().into_iter().flat_map(Region::slots_used) {
             if left == 0 {
                 break;
             }

@@ -19,6 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::{pollfd, sockaddr_un, socklen_t};
+use scoutline_abi::Region;
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::crossing::Crossing;
@@ -96,8 +97,9 @@ pub(super) fn came_back(slot: u32) {
 }
 
 /// Those are the parent's.
-pub(super) fn in_child() {
-    for left in LEFT.iter().filter(|left| left.load(Ordering::Relaxed) != 0) {
+pub(super) fn in_child(region: &Region) {
+    let used = region.slots_used().filter_map(|slot| LEFT.get(slot as usize));
+    for left in used.filter(|left| left.load(Ordering::Relaxed) != 0) {
         left.store(0, Ordering::Relaxed);
     }
 }

@@ -142,7 +142,8 @@ fn talk(world: &Arc<Mutex<World>>, connection: &OwnedFd, mut me: Option<(usize, 
                 for word in set.ready_words.iter().chain(&set.ready_summary) {
                     word.store(0, Relaxed);
                 }
-                for slot in (0..SLOT_COUNT as u32).filter_map(|slot| w.regions[region].slot(slot)) {
+                let memory = &w.regions[region];
+                for slot in memory.slots_used().filter_map(|slot| memory.slot(slot)) {
                     slot.sets[free as usize / 64].fetch_and(!(1 << (free % 64)), Relaxed);
                 }
                 set.sleepers.store(0, SeqCst);
@@ -288,6 +289,7 @@ impl World {
         let index = (0..SLOT_COUNT as u32).find(|s| !self.used.contains(&(region, *s))).unwrap();
         let key = (region, index);
         self.used.insert(key);
+        self.regions[region].header().slots_used[0].fetch_max(index + 1, Release);
         let slot = self.slot(key);
         let generation = slot.generation.load(Relaxed) + 1;
         // SAFETY: a slot is atomics only, and nobody uses this one now.
@@ -328,8 +330,9 @@ impl World {
         let record = memory.process(process).unwrap();
         record.alive.store(0, Release);
         let claiming = record.claiming.swap(0, AcqRel);
-        for (word, holds) in record.holds.iter().enumerate() {
-            let mut bits = holds.swap(0, AcqRel);
+        let holds = memory.holds(process).unwrap();
+        for word in memory.words_used() {
+            let mut bits = holds[word].swap(0, AcqRel);
             while bits != 0 {
                 let key = (region, word as u32 * 64 + bits.trailing_zeros());
                 bits &= bits - 1;

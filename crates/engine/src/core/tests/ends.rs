@@ -8,8 +8,8 @@ use super::*;
 /// Holds an accepted connection, as the shim does.
 pub(super) fn hold(pair: &Pair, slot: u32) {
     pair.server.slot(slot).references.fetch_add(1, Ordering::AcqRel);
-    let record = pair.server.region.process(0).unwrap();
-    record.holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
+    let holds = pair.server.region.holds(0).unwrap();
+    holds[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
 }
 
 /// True once the client has got so many bytes and then an orderly end.
