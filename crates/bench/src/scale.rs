@@ -6,8 +6,7 @@
 //!   8 × `load hold`: 100 to 100,000 connections ────►  8 × `load answer`, each at a port of its own
 //!   16 clients, keep-alive ────────────────────────►  the first of them
 //! ```
-//! There are eight programs because one on paths has 16,384 sockets at most, and one anywhere often 20,000 files. Memory is what the server host's processes
-//! have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
+//! There are eight programs because one often may have 20,000 files at most. Memory is what the server host's processes have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
 //! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms.
 //!
 //! A million paths of real UDP sockets: see [`paths`]. A million flows are in a table and on an engine in this process, as in

@@ -21,7 +21,7 @@ use crate::placed::{Bed, PATHS, Placement, Sides};
 use crate::process::Process;
 use crate::report::{Better, Report, Row, Target, median};
 
-/// Sockets of one program: it may have 16,384 on paths, and often 20,000 files.
+/// Sockets of one program, which often may have 20,000 files at most.
 const SOCKETS: u32 = 16_000;
 /// Programs beside the one that asks.
 const HERDS: u32 = 62;

@@ -35,6 +35,7 @@ mod iperf;
 mod local;
 mod loss;
 mod machine;
+mod many;
 mod names;
 mod nginx;
 mod options;

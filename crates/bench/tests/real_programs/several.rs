@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::fixture::{Arm, Fixture, SOON, finish, script, wait_for_line, wait_until, with_several_engines};
-use crate::{background, bind, extension, iperf, local, python, redis, shares, syn_flood, web};
+use crate::{background, bind, extension, iperf, local, many, python, redis, shares, syn_flood, web};
 
 /// Tests of others, with two engines.
 macro_rules! again {
@@ -26,6 +26,7 @@ again!(
     python::asyncio_client_asks,
     local::nginx_asks_nginx_and_redis,
     local::datagrams_come_back,
+    many::a_process_has_nineteen_thousand_connections,
 );
 
 /// The same of those that are about the daemon.
