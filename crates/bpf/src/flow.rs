@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   -4 key of a look-up | -8 the flow's whole hash | -12 a SYN's sequence number | -16 what it counts with
-//!   -20 the ports (held.rs, known.rs) | -24 the queue's socket (steer.rs) | -28 the source (known.rs)
+//!   -20 the ports (held.rs, known.rs) | -24 the socket (steer.rs) | -28 the source (known.rs)
+//!   -32 where the engine's table of flows that are held begins (held.rs)
 //! ```
 //! A flow is a source with both ports, or rather one of [`BUCKETS`] that these fall into: memory and time are the same
 //! whatever comes. Later fragments of one source are one flow; so is of IPv6 all from one source whose transport header
@@ -72,20 +73,21 @@ pub(crate) const KIND_AT: i16 = -16;
 pub(crate) const PORTS_AT: i16 = -20;
 pub(crate) const SOCKET_AT: i16 = -24;
 pub(crate) const FROM_AT: i16 = -28;
+pub(crate) const TABLE_AT: i16 = -32;
 
 /// Where things stand in a frame.
-const ETHERNET_LEN: i32 = 14;
-const IPV4_LEN: i32 = 20;
-const IPV6_LEN: i32 = 40;
-const ETHERTYPE_AT: i16 = 12;
+pub(crate) const ETHERNET_LEN: i32 = 14;
+pub(crate) const IPV4_LEN: i32 = 20;
+pub(crate) const IPV6_LEN: i32 = 40;
+pub(crate) const ETHERTYPE_AT: i16 = 12;
 pub(crate) const PROTOCOL_AT: i16 = 23;
 pub(crate) const SOURCE_AT: i16 = 26;
 pub(crate) const NEXT_HEADER_AT: i16 = 20;
 pub(crate) const SOURCE6_AT: i16 = 22;
 const TRANSPORT6_AT: i16 = 54;
 /// Protocol numbers.
-const TCP: i32 = 6;
-const UDP: i32 = 17;
+pub(crate) const TCP: i32 = 6;
+pub(crate) const UDP: i32 = 17;
 /// Factors of the hashes; odd.
 pub(crate) const FOLD: u32 = 0x9e37_79b1;
 pub(crate) const MIX: u32 = 0x85eb_ca6b;

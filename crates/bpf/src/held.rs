@@ -1,5 +1,6 @@
 //! Flows whose packets are dropped at the hook for a moment, because their path has no room: a table that the engine
-//! writes without a system call, and the program reads.
+//! writes without a system call, and the program reads. Of several engines each has a table of its own, and the program
+//! looks at that of the engine to which it would give the packet: so each has one writer.
 //!
 //! ```text
 //!   entry: | until: u64 | ports: u32 | protocol, version << 8: u32 | source: 16 bytes | destination: 16 bytes |
@@ -13,10 +14,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::flow::{BUCKETS, FOLD, NEXT_HEADER_AT, PORTS_AT, PROTOCOL_AT, SOURCE_AT, SOURCE6_AT, find, hash};
+use crate::flow::{
+    BUCKETS, FOLD, NEXT_HEADER_AT, PORTS_AT, PROTOCOL_AT, SOURCE_AT, SOURCE6_AT, TABLE_AT, find, hash,
+};
 use crate::instruction::{Condition, Label, Operand, Operation, Program, Width};
 use crate::sys;
 
@@ -37,10 +39,15 @@ const LONGEST_NS: i32 = 1 << 27;
 /// What flows that lost their place have yet to tell; what comes on top of it is counted for nobody.
 const MOST_LEFT: usize = BUCKETS as usize;
 
-/// The table of one interface.
+/// The tables of one interface, which programs look at.
+pub(crate) fn tables(engines: u32) -> io::Result<OwnedFd> {
+    sys::shared_array(BUCKETS * engines, ENTRY_LEN)
+}
+
+/// The table of one engine.
 #[derive(Debug)]
-pub(crate) struct Held {
-    map: Arc<OwnedFd>,
+pub struct Held {
+    /// It keeps the array, too.
     memory: NonNull<u8>,
     /// What each bucket's count is for, and how much of it was told.
     told: Vec<Told>,
@@ -58,23 +65,22 @@ struct Told {
     used: bool,
 }
 
+// SAFETY: the mapping belongs to the process, not to a thread, and is used by atomic operations only.
+unsafe impl Send for Held {}
+
 impl Held {
-    pub(crate) fn new() -> io::Result<Held> {
-        let map = sys::shared_array(BUCKETS, ENTRY_LEN)?;
+    /// That of this engine among the [tables].
+    pub(crate) fn of_engine(map: &OwnedFd, engine: u32) -> io::Result<Held> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a fresh mapping of an array that was made to be mapped, as long as its entries together.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), LEN, access, kind, map.as_raw_fd(), 0) };
+        let at = LEN as i64 * i64::from(engine);
+        // SAFETY: a fresh mapping of an array that was made to be mapped; the kernel refuses what lies beyond it.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), LEN, access, kind, map.as_raw_fd(), at) };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).expect("mmap gives no null pointer");
         let told = vec![Told::default(); BUCKETS as usize];
-        Ok(Held { map: Arc::new(map), memory, told, used: Vec::new(), left: Vec::new() })
-    }
-
-    /// What programs look at.
-    pub(crate) fn map(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.map)
+        Ok(Held { memory, told, used: Vec::new(), left: Vec::new() })
     }
 
     fn entry(&self, bucket: u32) -> &[AtomicU64] {
@@ -88,8 +94,10 @@ impl Held {
         }
     }
 
-    /// Until then (CLOCK_MONOTONIC) packets of the same flow as this frame are dropped, for `owner`; false: it has no flow.
-    pub(crate) fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) -> bool {
+    /// Until then (CLOCK_MONOTONIC, 130 ms at most) packets of the same flow as this frame are dropped, if they are not
+    /// important and [`Rules::hold`](crate::Rules::hold) is set, and counted for `owner`. False: it has no flow. Costs no
+    /// system call.
+    pub fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) -> bool {
         let Some((bucket, flow)) = flow_of(frame) else { return false };
         let told = self.told[bucket as usize];
         // The owner before has what was dropped for it since it was last told, also after its flow's end.
@@ -117,8 +125,9 @@ impl Held {
         true
     }
 
-    /// Tells what was dropped for each owner since it was last told.
-    pub(crate) fn tell(&mut self, now_ns: u64, mut each: impl FnMut(u64, u64)) {
+    /// Tells how many packets of held flows were dropped for each owner since it was last told. Costs no system
+    /// call.
+    pub fn tell(&mut self, now_ns: u64, mut each: impl FnMut(u64, u64)) {
         for (owner, dropped) in self.left.drain(..) {
             each(owner, dropped);
         }
@@ -150,7 +159,8 @@ impl Drop for Held {
 /// In the program: to `drop` if the packet, which is sorted and of that version, is of a flow that is held. Uses r8.
 pub(crate) fn check(map: &OwnedFd, program: &mut Program, v6: bool, drop: Label) {
     let go_on = program.label();
-    find(program, map, R(9))
+    program.load(Word, 2, 10, TABLE_AT).word(Add, 2, R(9));
+    find(program, map, R(2))
         .jump_if(0, Equal, K(0), go_on)
         .load(Double, 1, 0, 0)
         .jump_if(1, Equal, K(0), go_on)
@@ -232,7 +242,7 @@ mod tests {
     /// What is dropped after the last look at a bucket is not the next owner's.
     #[test]
     fn each_owner_is_told_its_own() {
-        let mut held = match Held::new() {
+        let mut held = match tables(2).and_then(|tables| Held::of_engine(&tables, 1)) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
                 eprintln!("not run: no permission to make eBPF maps");
                 return;

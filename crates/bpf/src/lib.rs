@@ -12,6 +12,7 @@ mod instruction;
 mod known;
 mod loss;
 mod policer;
+mod spread;
 mod steer;
 mod sys;
 mod tcx;
@@ -19,6 +20,7 @@ mod xdp;
 
 pub use flow::{Exempt, Limits};
 pub use generator::{Frames, Generator};
+pub use held::Held;
 pub use known::{Known, KnownAs, Peer};
 pub use loss::RandomDrop;
 pub use policer::Policer;

@@ -8,22 +8,27 @@
 //!                             ─► else ─► the socket of the queue that it came by
 //!                                no socket, or its ring is full: drop
 //! ```
+//! Of several engines each has both sockets of each queue, and the flow says whose it is (`spread.rs`).
+//!
 //! Rules change by putting another program in this one's place: no packet passes between the two.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::flow::{self, Buckets, Exempt, HELD, Limits, POLICED, Police, SOCKET_AT, Seen, Sorting};
-use crate::held::Held;
+use crate::flow::{
+    self, BUCKETS, Buckets, Exempt, HELD, Limits, POLICED, Police, SOCKET_AT, Seen, Sorting, TABLE_AT,
+};
+use crate::held::{self, Held};
 use crate::instruction::{Instruction, Operand, Operation, Program, Width};
 use crate::known::{Known, KnownAs, Peer};
+use crate::spread;
 use crate::sys;
 use crate::tcx::AttachError;
 use crate::xdp::{self, Mode, XDP_DROP};
 
-use Operand::K;
-use Operation::{Add, Move, ShiftLeft};
+use Operand::{K, R};
+use Operation::{Add, Move, Multiply, ShiftLeft};
 use Width::Word;
 
 /// `struct xdp_md`, `rx_queue_index`.
@@ -33,7 +38,6 @@ const QUEUE_AT: i16 = 16;
 #[derive(Debug)]
 pub struct Steer {
     hook: Arc<Hook>,
-    held: Held,
     mode: Mode,
 }
 
@@ -61,20 +65,23 @@ impl Changer {
 }
 
 impl Steer {
-    /// Attaches to the interface with index `ifindex` and so many receive queues in the caller's network namespace: in
-    /// the driver if that has the hook, else in front of the packet taps. What comes is dropped until its queue
-    /// [has a socket](Steer::connect). [`Rules::limits`] can only be set where it `polices`: that takes 19 MiB of the
+    /// Attaches to the interface with index `ifindex` and so many receive queues in the caller's network namespace, for so
+    /// many engines: in the driver if that has the hook, else in front of the packet taps. What comes is dropped until
+    /// its queue [has a socket](Steer::connect) of the engine whose flow it is. [`Rules::limits`] can only be set where it `polices`: that takes 19 MiB of the
     /// kernel's memory, now and not when a flood has begun.
     ///
     /// # Errors
     /// What is missing, or somebody else's XDP program is there: see [`AttachError`].
-    pub fn attach(ifindex: u32, queues: u32, polices: bool) -> Result<Steer, AttachError> {
+    ///
+    /// # Panics
+    /// Without an engine.
+    pub fn attach(ifindex: u32, queues: u32, engines: u32, polices: bool) -> Result<Steer, AttachError> {
+        assert!(engines > 0, "somebody takes the packets");
         let load = |error| AttachError::at("load", error);
-        let held = Held::new().map_err(load)?;
-        let maps = Maps::new(queues, &held, polices).map_err(load)?;
+        let maps = Maps::new(queues, engines, polices).map_err(load)?;
         let program = maps.load_program(&Rules::default()).map_err(load)?;
         let (link, mode) = xdp::attach(&program, ifindex)?;
-        Ok(Steer { hook: Arc::new(Hook { link, maps }), held, mode })
+        Ok(Steer { hook: Arc::new(Hook { link, maps }), mode })
     }
 
     /// Where the program hangs.
@@ -82,13 +89,29 @@ impl Steer {
         self.mode
     }
 
-    /// What comes by this receive queue goes to an AF_XDP socket that is bound to the queue; what is important, if there
-    /// are [`Rules::apart`], to another.
+    /// What comes by this receive queue and is this engine's goes to an AF_XDP socket that is bound to the queue; what is
+    /// important, if that is [apart](Rules::apart), to another.
     ///
     /// # Errors
     /// As the kernel says.
-    pub fn connect(&self, queue: u32, important: bool, socket: BorrowedFd<'_>) -> io::Result<()> {
-        sys::set_socket(self.hook.maps.sockets.as_fd(), 2 * queue + u32::from(important), socket)
+    pub fn connect(
+        &self,
+        queue: u32,
+        engine: u32,
+        important: bool,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let maps = &self.hook.maps;
+        let place = 2 * (queue * maps.engines + engine) + u32::from(important);
+        sys::set_socket(maps.sockets.as_fd(), place, socket)
+    }
+
+    /// The flows that this engine holds.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn held_by(&self, engine: u32) -> io::Result<Held> {
+        Held::of_engine(&self.hook.maps.held, engine)
     }
 
     /// Changes what becomes of packets.
@@ -107,18 +130,6 @@ impl Steer {
         }
     }
 
-    /// Until then (CLOCK_MONOTONIC, 130 ms at most) packets of the same flow as this frame are dropped, if they are not
-    /// important and [`Rules::hold`] is set, and counted for `owner`. Costs no system call.
-    pub fn hold(&mut self, frame: &[u8], until_ns: u64, owner: u64) {
-        self.held.hold(frame, until_ns, owner);
-    }
-
-    /// Tells how many packets of [held](Steer::hold) flows were dropped for each owner since it was last told. Costs no
-    /// system call.
-    pub fn tell_held(&mut self, now_ns: u64, each: impl FnMut(u64, u64)) {
-        self.held.tell(now_ns, each);
-    }
-
     /// Packets that were dropped beyond the [limits](Rules::limits).
     ///
     /// # Errors
@@ -127,7 +138,7 @@ impl Steer {
         self.hook.maps.buckets.dropped(POLICED)
     }
 
-    /// Packets of [held](Steer::hold) flows that were dropped.
+    /// Packets of [held](Steer::held_by) flows that were dropped, of all engines.
     ///
     /// # Errors
     /// As the kernel says.
@@ -145,27 +156,29 @@ pub struct Rules<'a> {
     pub apart: bool,
     /// How much of what is not important passes.
     pub limits: Option<Limits>,
-    /// Single flows are [held](Steer::hold).
+    /// Single flows are [held](Steer::held_by).
     pub hold: bool,
 }
 
 /// What programs work with.
 #[derive(Debug)]
 struct Maps {
+    engines: u32,
     sockets: OwnedFd,
     buckets: Buckets,
-    held: Arc<OwnedFd>,
+    held: OwnedFd,
     /// To police with.
     police: Option<(Seen, Known)>,
 }
 
 impl Maps {
-    fn new(queues: u32, held: &Held, polices: bool) -> io::Result<Maps> {
+    fn new(queues: u32, engines: u32, polices: bool) -> io::Result<Maps> {
         let police = || -> io::Result<_> { Ok((Seen::new()?, Known::new()?)) };
         Ok(Maps {
-            sockets: sys::socket_array(2 * queues)?,
+            engines,
+            sockets: sys::socket_array(2 * queues * engines)?,
             buckets: Buckets::new()?,
-            held: held.map(),
+            held: held::tables(engines)?,
             police: polices.then(police).transpose()?,
         })
     }
@@ -179,18 +192,26 @@ impl Maps {
 }
 
 fn program(maps: &Maps, rules: &Rules<'_>) -> Vec<Instruction> {
-    let Maps { sockets, buckets, held, police } = maps;
+    let Maps { engines, sockets, buckets, held, police } = maps;
     let police = police.as_ref().zip(rules.limits);
     let police = police.map(|((seen, known), limits)| Police { buckets, seen, known, limits });
     let mut program = Program::default();
     let (important, give) = (program.label(), program.label());
     let (over, full) = (program.label(), program.label());
-    program.load(Word, 2, 1, QUEUE_AT).double(ShiftLeft, 2, K(1));
+    program.word(Move, 4, K(0));
+    if *engines > 1 {
+        spread::find_engine(&mut program, *engines);
+    }
+    if rules.hold {
+        program.word(Move, 2, R(4)).word(Multiply, 2, K(BUCKETS as i32)).store(Word, 10, TABLE_AT, 2);
+    }
+    program.load(Word, 2, 1, QUEUE_AT).word(Multiply, 2, K(*engines as i32)).word(Add, 2, R(4));
+    program.double(ShiftLeft, 2, K(1));
     if police.is_some() || rules.hold || (rules.apart && !rules.important.is_empty()) {
         program.store(Word, 10, SOCKET_AT, 2);
         let sorting = Sorting {
             important: (rules.important, important),
-            held: rules.hold.then_some((&**held, full)),
+            held: rules.hold.then_some((held, full)),
             counted: police.as_ref().map(|police| police.known),
         };
         flow::sort(&mut program, &sorting);

@@ -2,8 +2,9 @@
 //!
 //! - **Synopsis**: `xdp(interface)`.
 //! - **Options** ([`Config`]): `interface`; `address` (ours, to warn of a clash); `ring_frames` (2,048 for each receive
-//!   queue); `zero_copy` (true: where the interface's driver has it); `police` (true: a flood is held
-//!   back); `bell` (false: what is important has a receive ring of its own, and rings).
+//!   queue, divided among the engines); `zero_copy` (true: where the interface's driver has it); `police` (true: a flood
+//!   is held back); `bell` (false: what is important has a receive ring of its own, and rings); `spread` (none: several
+//!   engines share the interface).
 //! - **Counters**: see [`DeviceCounters`].
 //! - **Example**: `xdp::open(id, &Config::new("eth1"))`.
 //! - **See also**: `packet`, which keeps super-segments whole; MEASURED.md for what each driver can do.
@@ -14,31 +15,38 @@
 //! ```
 //! Linux sees nothing of what arrives: no packet gets past the program. It hangs on a link that we hold, so it goes with
 //! us, even by SIGKILL. On a veth the program makes the other end cut its super-segments; ours leave whole where they can
-//! (`outlet.rs`). Checksums to send are left to the kernel where it takes them (Linux 6.8, copy mode).
+//! (`outlet.rs`). Checksums to send are left to the kernel where it takes them (Linux 6.8, copy mode). Several engines have
+//! each a socket at each queue (`spread.rs`).
 
+mod fill;
+mod hook;
 mod open;
 mod outlet;
 mod receive;
 mod ring;
 mod send;
 mod socket;
+mod sockets;
+mod spread;
 mod umem;
 mod wanted;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use scoutline_base::{DeviceId, Time};
-use scoutline_bpf::{KnownAs, Limits, Peer, Rules, Steer};
+use scoutline_bpf::{Held, KnownAs, Limits, Peer};
 use scoutline_path::Burst;
 
-use crate::packet::{Important, LIMITS, begun};
+use crate::packet::{Important, LIMITS};
 use crate::partner::{DeviceCounters, DeviceError, DeviceFacts, Notice, Partner, Policing};
 use crate::sys::Interface;
-use wanted::{Outcome, Wanted, What};
+use hook::Hook;
 
 pub use open::{Config, open};
+pub use spread::Spread;
 
 /// One interface, ours as long as this lives.
 pub struct XdpPartner {
@@ -56,14 +64,14 @@ pub struct XdpPartner {
     bell: Option<OwnedFd>,
     /// Floods may be held back.
     police: bool,
-    /// What the program is to do.
-    wanted: Wanted,
-    /// What people should know.
-    news: Option<Notice>,
-    /// Frames to groups come as long as it is open.
-    _groups: Option<OwnedFd>,
-    /// Gives us what arrives; detached with us.
-    steer: Steer,
+    /// Whose it is, of several engines.
+    engine: usize,
+    /// The program was asked to hold single flows back,
+    holds: bool,
+    /// and these are ours.
+    held: Held,
+    /// The program, of all engines.
+    hook: Arc<Hook>,
 }
 
 /// How often an interface that brings nothing is asked whether it is up.
@@ -73,35 +81,10 @@ const ASK_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RULES: usize = 64;
 
 impl XdpPartner {
-    /// Has the program follow what is wanted now: soon, by a thread of ours (see `wanted.rs`).
-    fn follow(&mut self) {
-        let (changer, apart) = (self.steer.changer(), self.bell.is_some());
-        self.wanted.follow(move |what| {
-            let What { important, limits, hold } = what;
-            changer.change(&Rules { important, apart, limits: *limits, hold: *hold })
-        });
-    }
-
     /// The program does what was asked for last; for tests, which have no other way to know.
     #[doc(hidden)]
     pub fn has_followed(&mut self) -> bool {
-        self.look();
-        self.wanted.is_done()
-    }
-
-    /// Looks at what has come of a change, and goes on with what is wanted since.
-    fn look(&mut self) {
-        let name = &self.interface.name;
-        let news = match self.wanted.on_look() {
-            Some(Outcome::Done(before)) => told(name, before.limits, self.wanted.done().limits),
-            Some(Outcome::Refused(error)) => {
-                Some(format!("{name}: what is held back cannot be changed now, and is tried again: {error}"))
-            }
-            None => None,
-        };
-        // Older news that nobody has asked for yet matters more than none.
-        self.news = news.map(Notice).or(self.news.take());
-        self.follow();
+        self.hook.has_followed()
     }
 
     /// The error behind a refusal: a socket says the same of an interface that is down and one that has gone.
@@ -126,7 +109,7 @@ impl Partner for XdpPartner {
 
     fn pull(&mut self, burst: &mut Burst, limit: usize, now: Time) -> Result<usize, DeviceError> {
         if self.sender.is_stuck() {
-            let flushed = self.sender.flush(self.receiver.first_socket());
+            let flushed = self.sender.flush(&self.receiver);
             flushed.map_err(|error| self.error("send", error))?;
         }
         let taken = self.receiver.pull(burst, limit, now, self.device, &mut self.counters);
@@ -146,7 +129,7 @@ impl Partner for XdpPartner {
     }
 
     fn push(&mut self, burst: &mut Burst) -> Result<usize, DeviceError> {
-        let pushed = self.sender.push(self.receiver.first_socket(), burst, &mut self.counters);
+        let pushed = self.sender.push(&self.receiver, burst, &mut self.counters);
         pushed.map_err(|error| self.error("send", error))
     }
 
@@ -159,7 +142,7 @@ impl Partner for XdpPartner {
     }
 
     fn poll_fd(&self) -> Option<RawFd> {
-        Some(self.all_queues.as_ref().unwrap_or(self.receiver.first_socket()).as_raw_fd())
+        Some(self.all_queues.as_ref().unwrap_or(self.receiver.socket(0)).as_raw_fd())
     }
 
     fn pressed(&self) -> bool {
@@ -180,8 +163,7 @@ impl Partner for XdpPartner {
                 "there are too many rules for one program",
             ));
         }
-        self.wanted.what.important = rules.iter().map(Important::exempt).collect();
-        self.look();
+        self.hook.ring_for(rules.iter().map(Important::exempt).collect());
         Ok(())
     }
 
@@ -189,52 +171,46 @@ impl Partner for XdpPartner {
         if !self.police {
             return;
         }
-        if let Some(policing) = policing {
-            self.wanted.what.important = policing.exempt.iter().map(Important::exempt).collect();
-        }
-        self.wanted.what.limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
-        // What fails is news, and is tried again.
-        self.look();
+        let important = policing.map(|policing| policing.exempt.iter().map(Important::exempt).collect());
+        let limits = policing.map(|policing| Limits { only_syns: policing.only_syns, ..LIMITS });
+        self.hook.police(self.engine, important, limits);
     }
 
     fn know(&mut self, peer: &Peer, known: Option<KnownAs>) {
-        self.steer.know(peer, known);
+        self.hook.know(peer, known);
     }
 
     fn hold_back(&mut self, frame: &[u8], until: Time, owner: u64) {
-        if !std::mem::replace(&mut self.wanted.what.hold, true) {
-            // As above.
-            self.look();
+        if !std::mem::replace(&mut self.holds, true) {
+            self.hook.hold();
         }
-        self.steer.hold(frame, until.as_nanos(), owner);
+        self.held.hold(frame, until.as_nanos(), owner);
     }
 
     fn tell_held_back(&mut self, now: Time, each: &mut dyn FnMut(u64, u64)) {
-        self.steer.tell_held(now.as_nanos(), each);
+        self.held.tell(now.as_nanos(), each);
     }
 
     fn news(&mut self) -> Option<Notice> {
-        self.look();
-        self.news.take()
+        self.hook.news()
     }
 
     fn counters(&self) -> DeviceCounters {
         DeviceCounters {
             rx_ring_drops: self.receiver.drops(),
-            rx_policed: self.steer.policed().unwrap_or(0),
-            rx_held_back: if self.wanted.done().hold { self.steer.held().unwrap_or(0) } else { 0 },
+            // Each engine has to see what its flood is held back to; who reports takes the first one's.
+            rx_policed: self.hook.policed(),
+            rx_held_back: if self.engine == 0 { self.hook.held() } else { 0 },
             ..self.counters
         }
     }
 }
 
-/// What people are told of a change of what is held back.
-fn told(name: &str, before: Option<Limits>, now: Option<Limits>) -> Option<String> {
-    if before == now {
-        return None;
+impl Drop for XdpPartner {
+    /// What this engine wants is wanted no more, if others go on.
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.hook) > 1 {
+            self.hook.police(self.engine, None, None);
+        }
     }
-    Some(match now {
-        Some(limits) => begun(name, "where they come in", limits.only_syns),
-        None => format!("{name}: the flood is over, and nothing is held back any more"),
-    })
 }

@@ -13,7 +13,7 @@ use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, MAX_LONG_FRAME, Partner, Policing, SegmentLimit, Steering, packet};
 use scoutline_path::{Body, Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::{Block, gather};
-use support::{Namespace, SOON, arriving, frame, pull, send, veth};
+use support::{Namespace, SOON, arriving, flow_frame, frame, pull, send, veth};
 
 fn open(namespace: &Namespace, config: &packet::Config) -> packet::PacketPartner {
     let (partner, notices) = namespace.enter(|| packet::open(DeviceId(1), config)).expect("opens");
@@ -586,43 +586,6 @@ fn steering_is_the_interfaces() {
         assert!(Steering::set(queue.interface, "rx-99", "0").is_err());
         assert!(Steering::named("none").is_err());
     });
-}
-
-/// A frame of TCP or UDP, IPv4 or IPv6, with these ports; `fragment` of IPv4: the first of several.
-fn flow_frame(stream: bool, peer: IpAddr, ports: (u16, u16), fragment: bool) -> Vec<u8> {
-    let protocol = if stream { 6 } else { 17 };
-    let mut bytes = [[2u8, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
-    match peer {
-        IpAddr::V4(peer) => {
-            bytes.extend([
-                8,
-                0,
-                0x45,
-                0,
-                0,
-                40,
-                0,
-                1,
-                if fragment { 0x20 } else { 0 },
-                0,
-                64,
-                protocol,
-                0,
-                0,
-            ]);
-            bytes.extend(peer.octets());
-            bytes.extend([10, 9, 0, 2]);
-        }
-        IpAddr::V6(peer) => {
-            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
-            bytes.extend(peer.octets());
-            bytes.extend([0; 16]);
-        }
-    }
-    bytes.extend(ports.0.to_be_bytes());
-    bytes.extend(ports.1.to_be_bytes());
-    bytes.extend([0; 16]);
-    bytes
 }
 
 /// The kernel gives each packet to the engine that the rule names; what has no ports goes to the first.

@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_device::{DeviceError, OpenError, Partner, Policing, packet, xdp};
-use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
+use scoutline_path::{Burst, Checksum, Facts, Message};
 use scoutline_ring::Block;
-use support::{Namespace, SOON, arriving, frame, pull, send, veth};
+use support::{
+    Namespace, SOON, arriving, datagram, followed, frame, monotonic, pull, send, super_segment, veth,
+    veth_with_queues,
+};
 
 fn config(name: &str) -> xdp::Config {
     // A veth has no zero-copy, and says so when asked for it.
@@ -61,24 +64,6 @@ fn long_frames_are_whole() {
     assert_eq!(two.counters().tx_too_large, 1, "longer than the interface takes");
 }
 
-/// So many datagrams of 100 bytes as one.
-fn super_segment(count: usize) -> Message {
-    let len = 100 * count;
-    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
-    bytes.extend(((28 + len) as u16).to_be_bytes());
-    bytes.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 0x30, 0, 0x30, 1]);
-    bytes.extend(((8 + len) as u16).to_be_bytes());
-    bytes.extend([0, 0]);
-    bytes.extend((0..len).map(|at| (at / 100) as u8));
-    let facts = Facts {
-        checksum: Checksum::Partial { start: 34, offset: 6 },
-        segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 100, header_len: 42 }),
-        ..Facts::default()
-    };
-    let len = bytes.len() as u32;
-    Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
-}
-
 /// Between packets, and behind one another.
 #[test]
 fn super_segments_leave_whole_and_in_order() {
@@ -101,21 +86,14 @@ fn super_segments_leave_whole_and_in_order() {
 #[test]
 fn super_segments_are_cut_where_they_could_be_overtaken() {
     for several in [false, true] {
-        let (first, second) = (Namespace::new(), Namespace::new());
-        let peer = second.name.clone();
-        let queues = if several { "2" } else { "1" };
-        let queues = ["numtxqueues", queues, "numrxqueues", queues];
-        let ends = ["type", "veth", "peer", "name", "right"];
-        first.ip(&[&["link", "add", "left"], &queues[..], &ends, &queues, &["netns", &peer]].concat());
-        first.ip(&["link", "set", "left", "up"]);
+        let (first, second) = veth_with_queues(if several { 2 } else { 1 });
         if !several {
             let status = Command::new("tc")
-                .args(["-n", &peer, "qdisc", "add", "dev", "right", "root", "pfifo"])
+                .args(["-n", &second.name, "qdisc", "add", "dev", "right", "root", "pfifo"])
                 .status()
                 .expect("iproute2 is installed");
             assert!(status.success(), "`tc qdisc add` failed");
         }
-        second.ip(&["link", "set", "right", "up"]);
         let mut two = open(&second, &config("right"));
         let (mut one, _) =
             first.enter(|| packet::open(DeviceId(1), &packet::Config::new("left"))).expect("opens");
@@ -130,13 +108,7 @@ fn super_segments_are_cut_where_they_could_be_overtaken() {
 /// The kernel spreads flows over the queues, and all of them come; what is slept on is told by each.
 #[test]
 fn several_queues_are_one_device() {
-    let (first, second) = (Namespace::new(), Namespace::new());
-    let peer = second.name.clone();
-    let queues = ["numtxqueues", "4", "numrxqueues", "4"];
-    let ends = ["type", "veth", "peer", "name", "right"];
-    first.ip(&[&["link", "add", "left"], &queues[..], &ends, &queues, &["netns", &peer]].concat());
-    first.ip(&["link", "set", "left", "up"]);
-    second.ip(&["link", "set", "right", "up"]);
+    let (first, second) = veth_with_queues(4);
     first.ip(&["addr", "add", "10.9.0.1/24", "dev", "left"]);
     first.ip(&["neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:02", "dev", "left"]);
     let mut two = open(&second, &config("right"));
@@ -198,19 +170,7 @@ fn down_and_gone_are_told_apart() {
     assert!(matches!(two.push(&mut vec![frame(60, 1)]), Err(DeviceError::Gone { .. })));
 }
 
-/// A datagram to this port; its flow is another for each source port.
-fn datagram(source_port: u16, port: u16) -> Message {
-    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    bytes.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
-    bytes.extend(source_port.to_be_bytes());
-    bytes.extend(port.to_be_bytes());
-    bytes.extend([0, 26, 0, 0]);
-    bytes.resize(60, 7);
-    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
-    Message::received(Block::from_bytes(bytes.into()), 0..60, facts)
-}
-
-/// The same over IPv6.
+/// A datagram over IPv6.
 fn datagram6(source_port: u16, port: u16) -> Message {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64];
     bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -265,15 +225,6 @@ fn what_is_important_has_a_ring_of_its_own() {
     pull(&mut two, 1);
     // SAFETY: as above.
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0, "nothing is important now");
-}
-
-/// Until the program in the hook does what was asked for last.
-fn followed(two: &mut xdp::XdpPartner) {
-    let start = Instant::now();
-    while !two.has_followed() {
-        assert!(start.elapsed() < SOON, "nothing came of it");
-        std::thread::yield_now();
-    }
 }
 
 /// Rules change while packets come, and there is no moment without a program: who waits for the kernel is another thread.
@@ -353,13 +304,6 @@ fn what_is_remembered_of_syns_outlives_a_change_of_rules() {
     two.police(Some(Policing { exempt: &[important([10, 9, 0, 1].into(), 443)], only_syns: true }));
     followed(&mut two);
     assert_eq!(come(&mut two, again), again);
-}
-
-fn monotonic() -> Time {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the structure; the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// A flow whose path has no room is dropped at the hook for a moment, and no other.

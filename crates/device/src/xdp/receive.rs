@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use scoutline_base::{DeviceId, Time};
 use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
@@ -12,7 +13,8 @@ use scoutline_ring::{Block, Pool, prefetch};
 
 use crate::partner::{BUFFERS_READY, DeviceCounters};
 use crate::software;
-use crate::xdp::ring::{Consumer, Producer};
+use crate::xdp::fill::Fill;
+use crate::xdp::ring::Consumer;
 use crate::xdp::socket;
 use crate::xdp::umem::Umem;
 
@@ -36,9 +38,8 @@ pub(super) struct Inlet {
     pub(super) ring: Consumer<libc::xdp_desc>,
 }
 
-/// One receive queue of the interface.
+/// One receive queue of the interface, as one engine has it.
 pub(super) struct Queue {
-    pub(super) fill: Producer<u64>,
     pub(super) inlet: Inlet,
     /// For what is important.
     pub(super) important: Option<Inlet>,
@@ -47,9 +48,12 @@ pub(super) struct Queue {
 /// The receiving half.
 pub(super) struct Receiver {
     umem: Rc<Umem>,
+    fill: Arc<Fill>,
     queues: Vec<Queue>,
-    /// Chunks that wait in a fill ring at most. It may have more entries, for its length is a power of two.
-    to_fill: u32,
+    /// Another engine was at the fill rings: what came back is still here.
+    owes: bool,
+    /// Queues whose fill rings want a system call.
+    asleep: Vec<usize>,
     /// The queue that is looked at first.
     first: usize,
     small: Pool,
@@ -60,12 +64,17 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(umem: Rc<Umem>, queues: Vec<Queue>, to_fill: u32, trusted: bool, mtu: u32) -> Receiver {
+    pub(super) fn new(
+        umem: Rc<Umem>,
+        fill: Arc<Fill>,
+        queues: Vec<Queue>,
+        trusted: bool,
+        mtu: u32,
+    ) -> Receiver {
         let (small, large) =
             (Pool::with_ready(SMALL_LEN, SMALL_LIMIT, BUFFERS_READY), Pool::new(LARGE_LEN, LARGE_LIMIT));
-        let mut receiver = Receiver { umem, queues, to_fill, first: 0, small, large, trusted, mtu };
-        receiver.refill();
-        receiver
+        let (owes, asleep) = (false, Vec::with_capacity(queues.len()));
+        Receiver { umem, fill, queues, owes, asleep, first: 0, small, large, trusted, mtu }
     }
 
     /// The sockets of the queues, in order.
@@ -78,17 +87,17 @@ impl Receiver {
         self.queues.iter().filter_map(|queue| Some(queue.important.as_ref()?.socket.as_fd()))
     }
 
-    /// That of the first queue, by which we send too.
-    pub(super) fn first_socket(&self) -> &OwnedFd {
-        &self.queues[0].inlet.socket
+    /// That of a queue.
+    pub(super) fn socket(&self, queue: usize) -> &OwnedFd {
+        &self.queues[queue].inlet.socket
     }
 
     #[inline]
     pub(super) fn has_input(&self) -> bool {
         let is_ready = |inlet: &Inlet| inlet.ring.is_ready();
-        self.queues
-            .iter()
-            .any(|queue| is_ready(&queue.inlet) || queue.important.as_ref().is_some_and(is_ready))
+        let is_due = |queue: &Queue| is_ready(&queue.inlet) || queue.important.as_ref().is_some_and(is_ready);
+        // With nothing to receive into, no packet would wake who owes.
+        self.owes || self.queues.iter().any(is_due)
     }
 
     /// True when so many chunks are lent that packets are copied, or few buffers are left to copy to.
@@ -233,21 +242,11 @@ impl Receiver {
         (transport.kind != SegmentationKind::Udp).then_some((checksum, Some(segmentation)))
     }
 
-    /// Gives free chunks to the kernel, as many as are to wait in the fill rings.
+    /// Gives back chunks that are free, and the kernel as many as are to wait in the fill rings.
     fn refill(&mut self) {
-        for queue in &mut self.queues {
-            let mut put = 0;
-            for _ in queue.fill.waiting()..self.to_fill {
-                let Some(chunk) = self.umem.take() else { break };
-                queue.fill.put(self.umem.address(chunk));
-                put += 1;
-            }
-            if put > 0 {
-                queue.fill.publish();
-            }
-            if queue.fill.needs_wakeup() {
-                socket::kick_fill(&queue.inlet.socket);
-            }
+        self.owes = !self.fill.give(&self.umem, &mut self.asleep);
+        for queue in self.asleep.drain(..) {
+            socket::kick_fill(&self.queues[queue].inlet.socket);
         }
     }
 

@@ -27,6 +27,9 @@ struct Mapping<T> {
     entries: PhantomData<T>,
 }
 
+// SAFETY: the mapping belongs to the process, not to a thread, and has one user, whichever thread that is in.
+unsafe impl<T: Send> Send for Mapping<T> {}
+
 impl<T: Copy> Mapping<T> {
     fn new(socket: &OwnedFd, page: i64, size: u32, offsets: libc::xdp_ring_offset) -> io::Result<Mapping<T>> {
         assert!(size.is_power_of_two(), "the kernel wants powers of two");

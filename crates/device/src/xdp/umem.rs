@@ -6,37 +6,55 @@
 //! ```
 //! A chunk that is lent stands in nobody's way: chunks come back in any order, and any free one is filled next. Those
 //! given back last are taken first, while they are in the cache.
+//!
+//! Several engines share the memory. A chunk is whoever's ring it came by, comes back to the engine that lent it, and goes
+//! from there to where all free ones are (`fill.rs`).
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use scoutline_ring::{Block, BlockOwner, prefer_huge_pages};
 
 use crate::error::OpenError;
 
-/// Memory for packets. Lives while any block lent from it does.
-pub(super) struct Umem {
-    memory: NonNull<u8>,
+/// Memory for packets, of all engines.
+pub(super) struct Memory {
+    at: NonNull<u8>,
     len: usize,
     chunk_len: u32,
     /// Chunks before this one are to receive, those from it on to send.
     receive_chunks: u32,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; of each chunk there is one holder, who alone uses its bytes.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// The memory as one engine has it. Lives while any block lent from it does.
+pub(super) struct Umem {
+    memory: Arc<Memory>,
+    /// Chunks to receive that came back.
     free: RefCell<Vec<u32>>,
     /// Chunks that are lent now.
     lent: Cell<u32>,
+    most_lent: u32,
+    send_chunks: Range<u32>,
 }
 
-impl Umem {
+impl Memory {
     /// Chunks of `chunk_len` bytes, a power of two from 2,048 to a page.
     pub(super) fn new(
         name: &str,
         chunk_len: u32,
         receive_chunks: u32,
         send_chunks: u32,
-    ) -> Result<Umem, OpenError> {
+    ) -> Result<Memory, OpenError> {
         let len = chunk_len as usize * (receive_chunks + send_chunks) as usize;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh anonymous mapping.
@@ -45,19 +63,18 @@ impl Umem {
         if memory == libc::MAP_FAILED {
             return Err(OpenError::system(name, "have memory for its packets", io::Error::last_os_error()));
         }
-        let memory = NonNull::new(memory.cast::<u8>()).expect("mmap gives no null pointer");
+        let at = NonNull::new(memory.cast::<u8>()).expect("mmap gives no null pointer");
         // SAFETY: all of the mapping, which is nobody else's yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<MaybeUninit<u8>>(), len) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.as_ptr().cast::<MaybeUninit<u8>>(), len) };
         // Before the kernel pins it, and so touches all.
         prefer_huge_pages(bytes);
-        let free = RefCell::new((0..receive_chunks).rev().collect());
-        Ok(Umem { memory, len, chunk_len, receive_chunks, free, lent: Cell::new(0) })
+        Ok(Memory { at, len, chunk_len, receive_chunks })
     }
 
     /// As the kernel registers it. `metadata_len`: bytes in front of a packet to send that say what to do with it.
     pub(super) fn registration(&self, metadata_len: u32) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
-            addr: self.memory.as_ptr() as u64,
+            addr: self.at.as_ptr() as u64,
             len: self.len as u64,
             chunk_size: self.chunk_len,
             headroom: 0,
@@ -66,8 +83,9 @@ impl Umem {
         }
     }
 
-    pub(super) fn chunk_len(&self) -> u32 {
-        self.chunk_len
+    /// How many chunks there are to receive into.
+    pub(super) fn receive_chunks(&self) -> u32 {
+        self.receive_chunks
     }
 
     /// Where a chunk begins, as the kernel counts.
@@ -78,14 +96,45 @@ impl Umem {
 
     /// The chunk that an address lies in.
     #[inline]
-    pub(super) fn chunk(&self, address: u64) -> u32 {
+    fn chunk(&self, address: u64) -> u32 {
         (address / u64::from(self.chunk_len)) as u32
     }
+}
 
-    /// A free chunk to receive into.
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our mapping; every block holds an `Rc` that holds us, so none points into it. What the kernel still has
+        // of it, it has pinned.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Umem {
+    /// For an engine that lends so many chunks at most, and sends by these.
+    pub(super) fn new(memory: Arc<Memory>, most_lent: u32, send_chunks: Range<u32>) -> Umem {
+        Umem { memory, free: RefCell::default(), lent: Cell::new(0), most_lent, send_chunks }
+    }
+
+    pub(super) fn chunk_len(&self) -> u32 {
+        self.memory.chunk_len
+    }
+
+    /// Where a chunk begins, as the kernel counts.
     #[inline]
-    pub(super) fn take(&self) -> Option<u32> {
-        self.free.borrow_mut().pop()
+    pub(super) fn address(&self, chunk: u32) -> u64 {
+        self.memory.address(chunk)
+    }
+
+    /// The chunk that an address lies in.
+    #[inline]
+    pub(super) fn chunk(&self, address: u64) -> u32 {
+        self.memory.chunk(address)
+    }
+
+    /// Moves the chunks that came back to others.
+    #[inline]
+    pub(super) fn give_free(&self, to: &mut Vec<u32>) {
+        to.append(&mut self.free.borrow_mut());
     }
 
     /// A chunk to receive into is free again.
@@ -94,23 +143,22 @@ impl Umem {
         self.free.borrow_mut().push(chunk);
     }
 
-    /// False when half of the chunks are lent: the others are for the kernel to fill.
+    /// False when so many are lent that the others are for the kernel to fill, and for other engines.
     #[inline]
     pub(super) fn may_lend(&self) -> bool {
-        self.lent.get() < self.receive_chunks / 2
+        self.lent.get() < self.most_lent
     }
 
     /// Where a received packet lies, or a part of one: `None` when it does not lie within a chunk to receive.
     #[inline]
     pub(super) fn received(&self, part: &libc::xdp_desc) -> Option<&[u8]> {
-        let within = part.addr % u64::from(self.chunk_len) + u64::from(part.len);
-        if within > u64::from(self.chunk_len) || self.chunk(part.addr) >= self.receive_chunks {
+        let Memory { at, chunk_len, receive_chunks, .. } = *self.memory;
+        let within = part.addr % u64::from(chunk_len) + u64::from(part.len);
+        if within > u64::from(chunk_len) || self.chunk(part.addr) >= receive_chunks {
             return None;
         }
         // SAFETY: inside the mapping; zeroed or written by the kernel, which has given it to us.
-        Some(unsafe {
-            std::slice::from_raw_parts(self.memory.add(part.addr as usize).as_ptr(), part.len as usize)
-        })
+        Some(unsafe { std::slice::from_raw_parts(at.add(part.addr as usize).as_ptr(), part.len as usize) })
     }
 
     /// Lends a packet that was [received](Umem::received) whole in one chunk.
@@ -121,7 +169,7 @@ impl Umem {
         self.lent.set(self.lent.get() + 1);
         // SAFETY: the bytes lie inside the mapping, which lives as long as the block's owner. The chunk is ours, and no
         // one else's, until `release` puts it among the free ones.
-        unsafe { Block::lent(self.memory.add(part.addr as usize), part.len, chunk, self.clone()) }
+        unsafe { Block::lent(self.memory.at.add(part.addr as usize), part.len, chunk, self.clone()) }
     }
 
     /// The bytes of a chunk to send, from `start` on.
@@ -130,17 +178,18 @@ impl Umem {
     /// The chunk is one to send, the kernel does not have it, and there is no other such slice of it.
     #[expect(clippy::mut_from_ref, reason = "the kernel and we share the memory chunk by chunk")]
     pub(super) unsafe fn to_send(&self, chunk: u32, start: u32) -> &mut [u8] {
-        assert!(self.address(chunk) < self.len as u64 && start <= self.chunk_len, "a chunk of ours");
+        let Memory { at, chunk_len, .. } = *self.memory;
+        assert!(self.send_chunks.contains(&chunk) && start <= chunk_len, "a chunk of ours");
         // SAFETY: inside the mapping; exclusive, as the caller says.
         unsafe {
-            let at = self.memory.add(self.address(chunk) as usize + start as usize);
-            std::slice::from_raw_parts_mut(at.as_ptr(), (self.chunk_len - start) as usize)
+            let at = at.add(self.address(chunk) as usize + start as usize);
+            std::slice::from_raw_parts_mut(at.as_ptr(), (chunk_len - start) as usize)
         }
     }
 
     /// The chunks to send.
-    pub(super) fn send_chunks(&self) -> std::ops::Range<u32> {
-        self.receive_chunks..(self.len / self.chunk_len as usize) as u32
+    pub(super) fn send_chunks(&self) -> Range<u32> {
+        self.send_chunks.clone()
     }
 }
 
@@ -149,13 +198,5 @@ impl BlockOwner for Umem {
     fn release(&self, chunk: u32) {
         self.lent.set(self.lent.get() - 1);
         self.give_back(chunk);
-    }
-}
-
-impl Drop for Umem {
-    fn drop(&mut self) {
-        // SAFETY: our mapping; every block holds an `Rc` to us, so none points into it. What the kernel still has of
-        // it, it has pinned.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.len) };
     }
 }

@@ -2,14 +2,15 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use scoutline_base::Time;
-use scoutline_device::Partner;
-use scoutline_path::{Burst, Checksum, Facts, Message};
+use scoutline_device::{Partner, xdp};
+use scoutline_path::{Burst, Checksum, Facts, Message, Segmentation, SegmentationKind};
 use scoutline_ring::Block;
 
 /// How long what comes may take.
@@ -80,9 +81,16 @@ fn ip(arguments: &[&str]) -> String {
 
 /// Two namespaces joined by a veth pair, `left` in the first and `right` in the second, both up.
 pub(crate) fn veth() -> (Namespace, Namespace) {
+    veth_with_queues(1)
+}
+
+/// The same, with so many queues in each direction at both ends.
+pub(crate) fn veth_with_queues(queues: usize) -> (Namespace, Namespace) {
     let (first, second) = (Namespace::new(), Namespace::new());
-    let peer = second.name.clone();
-    first.ip(&["link", "add", "left", "type", "veth", "peer", "name", "right", "netns", &peer]);
+    let (peer, queues) = (second.name.clone(), queues.to_string());
+    let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
+    let ends = ["type", "veth", "peer", "name", "right"];
+    first.ip(&[&["link", "add", "left"], &queues[..], &ends, &queues, &["netns", &peer]].concat());
     for (namespace, interface) in [(&first, "left"), (&second, "right")] {
         namespace.ip(&["link", "set", interface, "up"]);
     }
@@ -95,6 +103,90 @@ pub(crate) fn frame(len: usize, fill: u8) -> Message {
     bytes.extend((bytes.len()..len).map(|at| (at / 3) as u8 ^ fill));
     let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
     Message::received(Block::from_bytes(bytes.into()), 0..len as u32, facts)
+}
+
+/// A frame of TCP or UDP, IPv4 or IPv6, with these ports; `fragment` of IPv4: the first of several.
+pub(crate) fn flow_frame(stream: bool, peer: IpAddr, ports: (u16, u16), fragment: bool) -> Vec<u8> {
+    let protocol = if stream { 6 } else { 17 };
+    let mut bytes = [[2u8, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]].concat();
+    match peer {
+        IpAddr::V4(peer) => {
+            bytes.extend([
+                8,
+                0,
+                0x45,
+                0,
+                0,
+                40,
+                0,
+                1,
+                if fragment { 0x20 } else { 0 },
+                0,
+                64,
+                protocol,
+                0,
+                0,
+            ]);
+            bytes.extend(peer.octets());
+            bytes.extend([10, 9, 0, 2]);
+        }
+        IpAddr::V6(peer) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
+            bytes.extend(peer.octets());
+            bytes.extend([0; 16]);
+        }
+    }
+    bytes.extend(ports.0.to_be_bytes());
+    bytes.extend(ports.1.to_be_bytes());
+    bytes.extend([0; 16]);
+    bytes
+}
+
+/// So many datagrams of 100 bytes as one.
+pub(crate) fn super_segment(count: usize) -> Message {
+    let len = 100 * count;
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    bytes.extend(((28 + len) as u16).to_be_bytes());
+    bytes.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 0x30, 0, 0x30, 1]);
+    bytes.extend(((8 + len) as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend((0..len).map(|at| (at / 100) as u8));
+    let facts = Facts {
+        checksum: Checksum::Partial { start: 34, offset: 6 },
+        segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 100, header_len: 42 }),
+        ..Facts::default()
+    };
+    let len = bytes.len() as u32;
+    Message::received(Block::from_bytes(bytes.into()), 0..len, facts)
+}
+
+/// A datagram to this port; its flow is another for each source port.
+pub(crate) fn datagram(source_port: u16, port: u16) -> Message {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    bytes.extend([0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 26, 0, 0]);
+    bytes.resize(60, 7);
+    let facts = Facts { checksum: Checksum::Complete, ..Facts::default() };
+    Message::received(Block::from_bytes(bytes.into()), 0..60, facts)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> Time {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Time::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Until the program in the hook does what was asked for last.
+pub(crate) fn followed(two: &mut xdp::XdpPartner) {
+    let start = Instant::now();
+    while !two.has_followed() {
+        assert!(start.elapsed() < SOON, "nothing came of it");
+        std::thread::yield_now();
+    }
 }
 
 pub(crate) fn send(partner: &mut dyn Partner, message: Message) {
