@@ -130,10 +130,7 @@ fn with_drivers_chosen(config: &Config) -> Config {
     for device in chosen.device.iter_mut().filter(|device| device.driver == Driver::Auto) {
         let name = device.name.get_ref();
         let is_parent = |other: &Device| other.parent.as_ref().is_some_and(|parent| parent.get_ref() == name);
-        device.driver = if config.cores().len() > 1 {
-            log::info!("{name}: driver \"packet\", because several engines share it");
-            Driver::Packet
-        } else if config.device.iter().any(is_parent) {
+        device.driver = if config.device.iter().any(is_parent) {
             log::info!("{name}: driver \"packet\", because networks with tags are on it");
             Driver::Packet
         } else {

@@ -91,9 +91,10 @@ fn check_cores(config: &Config) -> Checked {
     }
     for device in &config.device {
         let name = device.name.get_ref();
-        if !matches!(device.driver, Driver::Packet | Driver::Auto) {
+        if !matches!(device.driver, Driver::Packet | Driver::Xdp | Driver::Auto) {
             let message = format!(
-                "`{name}`: several engines share a device only with driver = \"packet\"; choose that, or one core"
+                "`{name}`: several engines share a device only with driver = \"packet\" or \"xdp\"; choose one of \
+                 them, or one core"
             );
             return fault(&device.name, message);
         }

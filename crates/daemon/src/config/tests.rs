@@ -673,12 +673,25 @@ fn several_engines_divide_what_there_is() {
     assert_ne!(spread(&parts[0]), spread(&parts[1]), "each is the one or the other engine's");
     assert_eq!(spread(&parts[0]).of_engine(1), spread(&parts[1]), "of one group");
     assert!(Arc::ptr_eq(&parts[0].link_use[0], &parts[1].link_use[0]), "one link");
+    let config = parse(
+        "[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\ndriver = \"xdp\"\n[engine]\ncpu = [0, 1]\n",
+    );
+    let config = config.unwrap();
+    let spreads = config.settings().parts(config.cores()).into_iter().map(|part| {
+        match part.devices.into_iter().next().map(|device| device.device.driver) {
+            Some(Driver::Xdp(options)) => options.spread.expect("it is shared"),
+            other => panic!("{other:?}"),
+        }
+    });
+    let spreads: Vec<_> = spreads.collect();
+    assert_ne!(spreads[0], spreads[1]);
+    assert_eq!(spreads[0].of_engine(1), spreads[1], "of one interface");
     let refused = |more: &str, says: &str| {
         let text =
             format!("[[device]]\nname = \"eth1\"\naddress = \"10.0.0.1/24\"\n{more}[engine]\ncpu = [0, 1]\n");
         let error = parse(&text).unwrap_err();
         assert!(error.contains(says), "{error}");
     };
-    refused("driver = \"xdp\"\n", "several engines share a device only with driver = \"packet\"");
+    refused("driver = \"tap\"\n", "several engines share a device only with driver = \"packet\" or \"xdp\"");
     refused("ipv6 = \"auto\"\n", "several engines need IPv6 addresses that stay");
 }

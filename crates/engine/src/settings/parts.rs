@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use scoutline_device::{Driver, packet};
+use scoutline_device::{Driver, packet, xdp};
 use scoutline_proto::tcp::fast_open::Keys;
 use scoutline_sched::transmit::BitRate;
 
@@ -16,7 +16,8 @@ impl EngineSettings {
     pub fn parts(&self, cpus: &[usize]) -> Vec<EngineSettings> {
         let secret = u64::from_le_bytes(sys::random_bytes());
         let fast_open = Keys::new(sys::random_bytes(), None);
-        let spreads: Vec<packet::Spread> = self.devices.iter().map(|_| packet::Spread::default()).collect();
+        let spread = |_| (packet::Spread::default(), xdp::Spread::new(cpus.len()));
+        let spreads: Vec<_> = self.devices.iter().map(spread).collect();
         let link_use: Vec<Arc<LinkUse>> = self.devices.iter().map(|_| Arc::default()).collect();
         let part = |(index, &cpu): (usize, &usize)| {
             let mut part = self.clone();
@@ -30,10 +31,12 @@ impl EngineSettings {
             part.classes = self.classes.iter().map(|class| class.part(of)).collect();
             // A client's next connection may be another engine's.
             part.tcp.fast_open_keys.get_or_insert(fast_open);
-            for (device, spread) in part.devices.iter_mut().zip(&spreads) {
+            for (device, (packet, xdp)) in part.devices.iter_mut().zip(&spreads) {
                 device.rate = device.rate.map(|rate| divided(rate, of));
-                if let Driver::Packet(options) = &mut device.device.driver {
-                    options.spread = Some(spread.of_engine(index));
+                match &mut device.device.driver {
+                    Driver::Packet(options) => options.spread = Some(packet.of_engine(index)),
+                    Driver::Xdp(options) => options.spread = Some(xdp.of_engine(index)),
+                    _ => {}
                 }
             }
             part
