@@ -277,6 +277,7 @@ pub(crate) fn interface_index(interface: &str) -> io::Result<u32> {
 /// ETHTOOL_STXCSUM and ETHTOOL_SGRO (include/uapi/linux/ethtool.h).
 const ETHTOOL_STXCSUM: u32 = 0x17;
 /// The same.
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_SGRO: u32 = 0x2c;
 
 /// Has the kernel complete checksums, and so also cut super-segments, before frames reach this interface of the
@@ -289,6 +290,22 @@ pub(crate) fn offloads_off(interface: &str) -> io::Result<()> {
 /// has NAPI, as network cards have, and takes frames that its other end was sent by a program.
 pub(crate) fn gro_on(interface: &str) -> io::Result<()> {
     set_feature(interface, ETHTOOL_SGRO, 1)
+}
+
+/// Has this interface of the caller's namespace use so many queues in each direction (`ethtool -L NAME rx COUNT tx COUNT`).
+pub(crate) fn set_queues(interface: &str, count: u32) -> io::Result<()> {
+    /// struct ethtool_channels: the most of each kind, then how many there are to be: to receive, to transmit, …
+    #[repr(C)]
+    struct Channels {
+        command: u32,
+        most: [u32; 4],
+        count: [u32; 4],
+    }
+    let mut channels = Channels { command: ETHTOOL_SCHANNELS, most: [0; 4], count: [count, count, 0, 0] };
+    let (fd, mut request) = interface_request(interface)?;
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: `request` is an ifreq whose data is the ethtool_channels that this command reads.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }
 
 fn set_feature(interface: &str, command: u32, data: u32) -> io::Result<()> {

@@ -198,6 +198,19 @@ impl Testbed {
         Ok(())
     }
 
+    /// Has both ends between the client host and the first server host use so many queues in each direction, of as many as
+    /// there are cores.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn use_queues(&self, count: u32) -> Result<()> {
+        for host in [&self.client, &self.servers[0]] {
+            let set = host.enter(|| sys::set_queues("eth0", count))?;
+            set.with_context(|| format!("cannot have {count} queues of eth0 in {}", host.name))?;
+        }
+        Ok(())
+    }
+
     /// Makes a client host, one server host, and a line between them that loses, delays and mixes up packets.
     ///
     /// # Errors

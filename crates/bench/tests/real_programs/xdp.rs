@@ -14,6 +14,8 @@ use crate::nginx::{self, Side};
 /// How long a large transfer may take.
 const LONG: Duration = Duration::from_secs(120);
 const MIB: usize = 256;
+/// Files for several engines, the first of one MiB, each one MiB longer than the one before.
+const FILES: usize = 24;
 /// Whoever asks nginx is important; who sends datagrams to the other port is not.
 const CLASSES: &str = "
 driver = \"xdp\"
@@ -64,6 +66,52 @@ fn nginx_serves_and_takes_files() {
     for bytes in ["rx-bytes", "tx-bytes"] {
         assert!(device[bytes].as_u64() >= Some((MIB as u64) << 20), "{device}");
     }
+}
+
+/// Two engines at one interface, with a queue for each and with one for both: files go both ways by many connections and
+/// are the same, and both engines have served.
+#[test]
+fn two_engines_serve_many_connections() {
+    for queues in [1, 2] {
+        let mut fixture = Fixture::without_daemon(Arm::Paths);
+        fixture.testbed().use_queues(queues).unwrap();
+        fixture.start_daemon_with("driver = \"xdp\"\n\n[engine]\ncpu = [0, 1]\n");
+        assert!(link(&fixture).contains("xdp"), "{}", link(&fixture));
+        let said = fs::read_to_string(fixture.file("scoutline0.log")).unwrap();
+        assert_eq!(said.contains("one sends by a packet socket"), queues == 1, "{said}");
+        let (files, fetched) = (fixture.file("files"), fixture.file("fetched"));
+        let _nginx = nginx::start(&fixture, Side::UnderTest, &files);
+        fs::create_dir(&fetched).unwrap();
+        for number in 1..=FILES {
+            write_file(&files.join(number.to_string()), number);
+        }
+        let before = paths_made(&fixture);
+        let (url, max) = (format!("http://{}/[1-{FILES}]", fixture.address()), LONG.as_secs().to_string());
+        let parallel = ["-sS", "--fail", "--max-time", &max, "--parallel", "--parallel-immediate"];
+        let into = fetched.join("#1").display().to_string();
+        fixture.run_peer("curl", &[&parallel[..], &["-o", &into, &url]].concat(), LONG);
+        let sent = fetched.join(format!("[1-{FILES}]")).display().to_string();
+        let url = format!("http://{}/sent/", fixture.address());
+        fs::create_dir(files.join("sent")).unwrap();
+        fixture.run_peer("curl", &[&parallel[..], &["-T", &sent, &url]].concat(), LONG);
+        for number in (1..=FILES).map(|number| number.to_string()) {
+            assert_same(&files.join(&number), &fetched.join(&number));
+            assert_same(&files.join(&number), &files.join("sent").join(&number));
+        }
+        let made = paths_made(&fixture);
+        assert!(made.iter().zip(before).all(|(made, before)| made - before >= 4), "{before:?}, {made:?}");
+        let device = fixture.ask("stat")["devices"]["eth0"].clone();
+        let mib: usize = (1..=FILES).sum();
+        for counter in ["rx-bytes", "tx-bytes"] {
+            assert!(count(&device, counter) >= (mib as u64) << 20, "{device}");
+        }
+    }
+}
+
+/// Paths that each engine has made.
+fn paths_made(fixture: &Fixture) -> [u64; 2] {
+    let stat = fixture.ask("stat");
+    [0, 1].map(|engine| count(&stat["engines"][engine], "paths-made"))
 }
 
 /// UDP and TCP of every kind that iperf3 has, small packets at a high rate among them.
@@ -157,14 +205,14 @@ fn what_has_no_room_is_dropped_in_the_hook_and_what_is_important_is_served() {
     assert_eq!(count(&device, "rx-policed"), 0, "{device}");
 }
 
-/// The driver is chosen, and said why: by `driver = "auto"`, with an engine that has a core and one that has none, and by
-/// `--device auto`, which finds the interface too.
+/// The driver is chosen, and said why: by `driver = "auto"`, with an engine that has a core, one that has none and several,
+/// and by `--device auto`, which finds the interface too.
 #[test]
 fn auto_takes_the_driver_that_suits_and_says_why() {
     const WHY: &str = "eth0: driver \"packet\", because its driver (veth) has no zero-copy";
     let mut fixture = Fixture::without_daemon(Arm::Paths);
     let log = fixture.file("scoutline0.log");
-    for engine in ["", "\n[engine]\ncpu = 0\n"] {
+    for engine in ["", "\n[engine]\ncpu = 0\n", "\n[engine]\ncpu = [0, 1]\n"] {
         fs::remove_file(&log).ok();
         fixture.start_daemon_with(&format!("driver = \"auto\"\n{engine}"));
         let said = fs::read_to_string(&log).unwrap();
