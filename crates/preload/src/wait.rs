@@ -381,20 +381,10 @@ pub(crate) fn await_own(fds: &mut [pollfd], deadline: Option<u64>, mask: *const 
     }
 }
 
-/// The core that we run on, cheaply.
+/// The core that we run on: from glibc 2.35 on it stands where the kernel writes it for each thread (rseq).
 fn cpu() -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut aux = 0;
-        // SAFETY: every x86-64 processor that Linux calls a machine of ours has RDTSCP; Linux puts the core into it.
-        unsafe { std::arch::x86_64::__rdtscp(&raw mut aux) };
-        aux & 0xfff
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        // SAFETY: no arguments.
-        unsafe { libc::sched_getcpu() }.cast_unsigned()
-    }
+    // SAFETY: no arguments.
+    unsafe { libc::sched_getcpu() }.cast_unsigned()
 }
 
 /// Whether we run on the engine's core.
