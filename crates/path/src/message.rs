@@ -236,6 +236,9 @@ pub struct Tuning {
     pub orphan_wait_s: i8,
     /// Linux's number of the interface by which all comes and goes; 0: any. Whoever makes its paths sees to that.
     pub device: u32,
+    /// A listening socket wants the connections that live on this core, plus one (SO_INCOMING_CPU); 0: any. Whoever makes
+    /// its paths sees to that.
+    pub incoming_cpu: u32,
 }
 
 impl Tuning {

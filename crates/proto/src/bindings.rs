@@ -4,7 +4,7 @@
 //! that are bound, and the paths that take what no exact flow takes: listening ones, and datagram sockets.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use scoutline_base::{Address, Endpoint, PathId, Random};
@@ -48,6 +48,8 @@ struct State {
     listeners: BTreeMap<(u16, Address), Vec<Listeners>>,
     /// Where each path listens: most paths that end never did, and must not cost a search.
     places: BTreeMap<PathId, Vec<(u16, Address)>>,
+    /// Listening paths that come before others with which they share.
+    preferred: BTreeSet<PathId>,
     /// RFC 6056 §3.3.3: counts the selections.
     next_ephemeral: u32,
 }
@@ -147,6 +149,7 @@ impl Bindings {
             reserved: BTreeMap::new(),
             listeners: BTreeMap::new(),
             places: BTreeMap::new(),
+            preferred: BTreeSet::new(),
             next_ephemeral: random.next_u32() % EPHEMERAL_COUNT,
         };
         Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
@@ -258,7 +261,9 @@ impl Bindings {
     /// Takes a path out of the listeners, wherever it stands. To be called when it is destroyed.
     pub fn unlisten(&self, path: PathId) {
         let mut state = self.state.borrow_mut();
-        for place in state.places.remove(&path).unwrap_or_default() {
+        let Some(places) = state.places.remove(&path) else { return };
+        state.preferred.remove(&path);
+        for place in places {
             if let Some(classes) = state.listeners.get_mut(&place) {
                 take(classes, path);
                 if classes.is_empty() {
@@ -292,10 +297,21 @@ impl Bindings {
         }
     }
 
+    /// Of those who share a place a path comes before others that are not preferred, or does so no longer.
+    pub fn prefer(&self, path: PathId, is_preferred: bool) {
+        let state = &mut *self.state.borrow_mut();
+        if is_preferred && state.places.contains_key(&path) {
+            state.preferred.insert(path);
+        } else {
+            state.preferred.remove(&path);
+        }
+    }
+
     /// The path that takes packets of this flow (with this type-of-service octet) when no exact one does: that of
     /// the first class that the packet fits, else of the class that was listened for first. Of several paths that
-    /// listen for that class (SO_REUSEPORT) the flow's hash chooses, or it is the last (SO_REUSEADDR). A listener at the
-    /// address goes before one at the unspecified address.
+    /// listen for that class (SO_REUSEPORT) the flow's hash chooses, or the next that is preferred (as Linux's
+    /// `reuseport_select_sock_by_hash`), or it is the last (SO_REUSEADDR). A listener at the address goes before one at the
+    /// unspecified address.
     pub fn listener(&self, key: &FlowKey, tos: u8) -> Option<PathId> {
         let state = self.state.borrow();
         let at = |address| state.listeners.get(&(key.local_port, address));
@@ -310,7 +326,17 @@ impl Bindings {
         match &listeners.sharing[..] {
             _ if listeners.alone_is_last => listeners.alone.last().copied(),
             [only] => Some(*only),
-            paths => paths.get((self.hash(key) % paths.len().max(1) as u64) as usize).copied(),
+            paths => {
+                let chosen = (self.hash(key) % paths.len().max(1) as u64) as usize;
+                let (before, from) = paths.split_at(chosen);
+                let mut in_turn = from.iter().chain(before);
+                let preferred = if state.preferred.is_empty() {
+                    None
+                } else {
+                    in_turn.find(|path| state.preferred.contains(path))
+                };
+                preferred.or(from.first()).copied()
+            }
         }
     }
 
@@ -524,6 +550,35 @@ mod tests {
         bindings.unlisten(path(1));
         bindings.unlisten(path(2));
         assert!((0..100).all(|port| bindings.listener(&key(port, 2), 0) == Some(path(3))));
+    }
+
+    #[test]
+    fn of_listeners_that_share_the_preferred_ones_take_all() {
+        let bindings = Bindings::new(Rc::new(ByRemote), 1);
+        let key = |port| FlowKey { local: A, local_port: 80, remote_port: port, ..FlowKey::default() };
+        (1..=4).for_each(|index| bindings.listen(Endpoint::new(ANY, 80), 2, path(index)));
+        let taking = || {
+            let taking: BTreeSet<u32> =
+                (0..300).map(|port| bindings.listener(&key(port), 0).unwrap().index).collect();
+            taking.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(taking(), [1, 2, 3, 4]);
+        let before: Vec<_> = (0..300).map(|port| bindings.listener(&key(port), 0)).collect();
+        bindings.prefer(path(2), true);
+        bindings.prefer(path(4), true);
+        assert_eq!(taking(), [2, 4]);
+        let stays = |(port, before): (u16, &Option<PathId>)| {
+            !matches!(before, Some(PathId { index: 2 | 4, .. }))
+                || bindings.listener(&key(port), 0) == *before
+        };
+        assert!((0..).zip(&before).all(stays), "whom the hash had chosen it still has");
+        // In another class, too; and one that ends is not preferred any more.
+        (1..=4).for_each(|index| bindings.set_class(path(index), 3));
+        bindings.unlisten(path(2));
+        assert_eq!(taking(), [4]);
+        bindings.prefer(path(4), false);
+        bindings.prefer(path(9), true);
+        assert_eq!(taking(), [1, 3, 4], "who does not listen is none of them");
     }
 
     /// Counts what it is asked.

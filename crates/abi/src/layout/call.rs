@@ -214,6 +214,8 @@ pub mod slot_option {
     pub const SEND_BUFFER: u64 = 49;
     /// SO_RCVBUF of a connection, or a socket that listens, in bytes: so much may wait to be read.
     pub const RECEIVE_BUFFER: u64 = 50;
+    /// SO_INCOMING_CPU of a socket that has no connection: a core, plus one; 0: any.
+    pub const INCOMING_CPU: u64 = 51;
 
     /// Errors are queued for the program (IP_RECVERR, IPV6_RECVERR): 0 or 1. Room is made for them.
     pub const QUEUE_ERRORS: u64 = 64;

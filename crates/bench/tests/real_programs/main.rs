@@ -37,6 +37,7 @@ mod loss;
 mod machine;
 mod many;
 mod names;
+mod near;
 mod nginx;
 mod options;
 mod policies;

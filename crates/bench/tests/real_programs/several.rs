@@ -46,7 +46,8 @@ again_with_a_daemon!(
     syn_flood::a_flood_of_syns_leaves_connections_and_options,
 );
 
-fn fixture() -> Fixture {
+/// Hosts, and a daemon with an engine on each of cores 0 and 1.
+pub(crate) fn fixture() -> Fixture {
     let mut fixture = Fixture::without_daemon(Arm::Paths);
     with_several_engines(|| fixture.start_daemon());
     fixture

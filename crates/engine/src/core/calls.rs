@@ -10,7 +10,7 @@ use scoutline_abi::layout::fast_open::ANY_PORT;
 use scoutline_abi::layout::{
     CALL_COUNT, Call, SLOT_COUNT, call_op, call_state, slot_kind, slot_option, slot_state,
 };
-use scoutline_base::{Address, Endpoint, Time};
+use scoutline_base::{Address, Endpoint, PathId, Time};
 use scoutline_path::{Attributes, CreateError, DropReason, Name, Path, Tuning, Value};
 use scoutline_proto::bindings::Sharing;
 use scoutline_proto::tcp::module::{FAST_OPEN_QUEUE, HEADERS, MAX_SEGMENT, TUNING};
@@ -211,6 +211,7 @@ impl Core {
         let attributes = with_tuning(attributes, end).with(Name::Other(FAST_OPEN_QUEUE), Value::Any(queue));
         let id = self.make_path(net, "SOCKET", attributes, (class, stands))?;
         self.nets[net].tcp.listen(place, class, id);
+        self.prefer_near(end, id);
         self.listeners.borrow_mut().insert(id, Rc::clone(end));
         self.limit_queue(id);
         end.listen_paths.borrow_mut().push(id);
@@ -332,7 +333,7 @@ impl Core {
                     self.tune_listening(end);
                 }
             }
-            slot_option::RECEIVE_BUFFER => {
+            slot_option::RECEIVE_BUFFER | slot_option::INCOMING_CPU => {
                 tune(end, option, value)?;
                 self.tune_listening(end);
             }
@@ -371,6 +372,17 @@ impl Core {
                 stage.set_tuning(tuning);
                 stage.set_headers(headers);
             }
+            self.prefer_near(end, id);
+        }
+    }
+
+    /// Connections that live here come first to those who want them here (SO_INCOMING_CPU), of all who share the port. Of one
+    /// engine alone a single one would have them all.
+    fn prefer_near(&self, end: &SocketEnd, id: PathId) {
+        if self.several.is_several() {
+            let here = self.settings.cpu.map(|cpu| cpu as u32 + 1);
+            let is_near = here == Some(end.tuning.get().incoming_cpu);
+            self.nets.iter().for_each(|net| net.tcp.prefer(id, is_near));
         }
     }
 
@@ -447,6 +459,9 @@ fn tune(end: &SocketEnd, option: u64, value: u64) -> Result<(), Errno> {
             tuning.orphan_wait_s = i8::try_from(value).map_err(|_| libc::EINVAL)?;
         }
         slot_option::DEVICE => tuning.device = u32::try_from(value).map_err(|_| libc::EINVAL)?,
+        slot_option::INCOMING_CPU => {
+            tuning.incoming_cpu = u32::try_from(value).map_err(|_| libc::EINVAL)?;
+        }
         slot_option::RECEIVE_BUFFER => {
             tuning.receive_most = u32::try_from(value).map_err(|_| libc::EINVAL)?;
         }

@@ -11,7 +11,7 @@ use super::{ask, give, keep, kept_bit, kernel_int, of_kernel, tell, value};
 use crate::real::err;
 use crate::slot::{Socket, kept};
 use crate::table::{self, Entry};
-use crate::{memory, reach, real};
+use crate::{engines, memory, reach, real};
 
 /// Of `linux/tcp.h` and `asm-generic/socket.h`, where `libc` lacks them.
 const TCP_SAVE_SYN: c_int = 27;
@@ -83,7 +83,10 @@ pub(crate) fn refusal(
 /// `setsockopt` on a socket that is still the kernel's.
 pub(crate) fn note(level: c_int, name: c_int) {
     let here = match level {
-        SOL_SOCKET => matches!(name, libc::SO_PEEK_OFF | libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX),
+        SOL_SOCKET => matches!(
+            name,
+            libc::SO_PEEK_OFF | libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX | libc::SO_INCOMING_CPU
+        ),
         IPPROTO_TCP => {
             matches!(name, libc::TCP_SYNCNT | libc::TCP_LINGER2 | libc::TCP_WINDOW_CLAMP | TCP_INQ)
         }
@@ -129,6 +132,10 @@ pub(super) fn carry_over(fd: c_int, socket: Socket) {
     if !socket.is_stream() {
         return;
     }
+    let core = super::kernel_value(fd, libc::SO_INCOMING_CPU, -1);
+    if core >= 0 {
+        tell_incoming_cpu(socket, core);
+    }
     keep(socket, kept::TELLS_QUEUED, kernel_int(fd, IPPROTO_TCP, TCP_INQ) != 0);
     let fresh = real::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
     if fresh < 0 {
@@ -163,6 +170,35 @@ fn take_over(fd: c_int, socket: Socket, name: c_int, from: *const c_void, len: s
     result
 }
 
+/// The core of the engine that serves a connection; `None`: it has not that of a connection, but what was set.
+fn incoming_cpu(socket: Socket) -> Option<c_int> {
+    if !socket.is_stream() || socket.state() & is::CONNECTED == 0 {
+        return None;
+    }
+    let engine = engines::of_slot(socket.region, socket.index);
+    let plus_one = engines::all(socket.region)[engine].cpu_plus_one.load(Ordering::Relaxed);
+    Some(plus_one.cast_signed().wrapping_sub(1))
+}
+
+/// SO_INCOMING_CPU, which says of a connection where it is, whatever was set (`sk_incoming_cpu_update`). The kernel's socket
+/// keeps it.
+fn set_incoming_cpu(fd: c_int, socket: Socket, from: *const c_void, len: socklen_t) -> Result<isize, isize> {
+    let core = value::<c_int>(from, len)?;
+    if incoming_cpu(socket).is_some() {
+        return Ok(0);
+    }
+    let result = real::ours(real::setsockopt(fd, SOL_SOCKET, libc::SO_INCOMING_CPU, from, len) as isize);
+    if result == 0 && socket.is_stream() {
+        return Ok(tell_incoming_cpu(socket, core));
+    }
+    Ok(result)
+}
+
+fn tell_incoming_cpu(socket: Socket, core: c_int) -> isize {
+    let plus_one = u64::try_from(core).map_or(0, |core| core + 1);
+    tell(socket, slot_option::INCOMING_CPU, plus_one)
+}
+
 /// Tells the engine of an option whose value was checked.
 fn tell_transport(socket: Socket, name: c_int, value: c_int) -> isize {
     let (option, none) = match name {
@@ -184,6 +220,7 @@ pub(super) fn set(
     let int = || value::<c_int>(from, len);
     Some(match (level, name) {
         (SOL_SOCKET, libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX) => bind_to(fd, socket, name, from, len),
+        (SOL_SOCKET, libc::SO_INCOMING_CPU) => set_incoming_cpu(fd, socket, from, len),
         (SOL_SOCKET, libc::SO_PEEK_OFF) => int().map(|offset| {
             keep_offset(socket, offset);
             0
@@ -284,6 +321,9 @@ pub(super) fn get(
     if (level, name) == (SOL_SOCKET, libc::SO_PEEK_OFF) {
         let offset = !socket.slot.peek_offset_inverted.load(Ordering::Relaxed).cast_signed();
         return Some(give(offset, to, len));
+    }
+    if (level, name) == (SOL_SOCKET, libc::SO_INCOMING_CPU) {
+        return incoming_cpu(socket).map(|core| give(core, to, len));
     }
     if !socket.is_stream() {
         return None;

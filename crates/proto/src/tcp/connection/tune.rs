@@ -34,6 +34,7 @@ const NOTHING: Tuning = Tuning {
     syn_count: 0,
     orphan_wait_s: 0,
     device: 0,
+    incoming_cpu: 0,
 };
 
 /// What is written behind something unsent at once, at most (Linux: `GSO_LEGACY_MAX_SIZE`).
