@@ -15,7 +15,7 @@
 //!
 //! Everything starts as zeros. All fields are atomics because two address spaces share them.
 
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -235,8 +235,9 @@ pub struct PollSet {
     pub one_takes: AtomicU32,
     /// Processes that have it; written by the daemon. More than one: an epoll that was shared by a fork.
     pub holders: AtomicU32,
-    /// Spare.
-    pub spare: AtomicU32,
+    /// The core on which the thread ran that fell asleep on it last, plus one; 0: nobody has said. Written by shims where
+    /// there are several engines, before they count themselves among `sleepers`. Only a hint.
+    pub cpu_plus_one: AtomicU32,
     /// Summary of `words`.
     pub ready_summary: [AtomicU64; SLOT_SUMMARY],
     /// Slots where something happened. Set by the engine (and by shims on registration); cleared by shims.
@@ -288,6 +289,7 @@ const _: () = {
     assert!(SLOT_COUNT.is_power_of_two() && SLOT_COUNT / ENGINE_COUNT.next_power_of_two() >= 64 * 64);
     assert!(SLOT_COUNT.is_multiple_of(64) && SET_COUNT.is_multiple_of(64) && CALL_COUNT.is_multiple_of(64));
     assert!(SET_WORDS <= 32, "sets_summary has one bit per word");
+    assert!(offset_of!(PollSet, cpu_plus_one) < 64, "who falls asleep writes to one line");
 };
 
 #[cfg(test)]

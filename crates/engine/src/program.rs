@@ -4,6 +4,7 @@ mod put_off;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    EXCLUSIVE, EngineWord, PROCESS_COUNT, SET_WORDS, Slot, engine_of, slot_kind, slots_of,
+    EXCLUSIVE, EngineWord, PROCESS_COUNT, PollSet, SET_WORDS, Slot, engine_of, slot_kind, slots_of,
 };
 use scoutline_base::{Address, Time};
 use scoutline_ring::{Bitmap, SleeperBell};
@@ -191,6 +192,16 @@ impl Program {
         &self.region.header().engines[self.several.index]
     }
 
+    /// The core of the engine that serves a slot, plus one; `None` where there is one engine, or it is not pinned. Anything
+    /// may stand there: it is only used as a hint.
+    pub(crate) fn core_of(&self, slot: u32) -> Option<NonZeroU32> {
+        if !self.several.is_several() {
+            return None;
+        }
+        let engine = &self.region.header().engines[engine_of(slot, self.several.count())];
+        NonZeroU32::new(engine.cpu_plus_one.load(Ordering::Relaxed))
+    }
+
     /// The slot is one of this engine's.
     pub(crate) fn serves(&self, slot: u32) -> bool {
         self.slots().contains(&(slot as usize))
@@ -352,18 +363,27 @@ impl Program {
 
     /// Something happened at a slot: marks it ready in every poll set that watches it and wakes who sleeps there.
     /// Says how many threads were woken. What happened must have been stored before. With `one_is_enough` (a new
-    /// connection to accept) one of those is woken that are in a blocking call or in an epoll that takes alone; else
-    /// all are, for they may wait for different things. Their threads are scheduled with the path, as `duty` says; with
-    /// `one_is_enough` one of them is, and the others find nothing when they run.
-    pub(crate) fn signal(&self, index: u32, one_is_enough: bool, duty: Duty) -> u64 {
+    /// connection to accept) one of those is woken that are in a blocking call or in an epoll that takes alone, of them one
+    /// that sleeps on the core `near` (plus one), if one does; else all are, for they may wait for different things. Their
+    /// threads are scheduled with the path, as `duty` says; with `one_is_enough` one of them is, and the others find
+    /// nothing when they run.
+    pub(crate) fn signal(
+        &self,
+        index: u32,
+        one_is_enough: bool,
+        near: Option<NonZeroU32>,
+        duty: Duty,
+    ) -> u64 {
         let slot = self.slot(index);
         // Pairs with the shim's: register or go to sleep, fence, look again. Either we see it registered, or it
         // sees what we stored.
         fence(Ordering::SeqCst);
         let mut woken = 0;
         let mut exclusive_woken = false;
-        let chosen = (one_is_enough && duty.level > Level::Priority(0)).then(|| self.who_accepts(slot));
-        for set in watching(slot) {
+        let first = near.filter(|_| one_is_enough).and_then(|core| self.sleeper_on(slot, core));
+        let chosen =
+            (one_is_enough && duty.level > Level::Priority(0)).then(|| self.who_accepts(slot, first));
+        for set in watching_from(slot, first) {
             let Some(shared) = self.region.set(set) else { continue };
             if one_is_enough && shared.sleepers.load(Ordering::SeqCst) & EXCLUSIVE != 0 {
                 // Looks at the socket itself when it wakes: no mark needed. One that has been woken already is busy
@@ -393,22 +413,30 @@ impl Program {
         woken
     }
 
-    /// The set, of those that watch a listening slot, whose thread is to take what came: one that sleeps, if one does.
-    fn who_accepts(&self, slot: &Slot) -> Option<u32> {
-        let sleeps = |set| {
-            self.region.set(set).is_some_and(|shared| {
-                let sleepers = shared.sleepers.load(Ordering::Acquire);
-                sleepers != 0 && sleepers & EXCLUSIVE == 0 && shared.signalled.load(Ordering::Acquire) == 0
-            })
-        };
-        let mut first = None;
+    /// A set that watches a listening slot and whose thread sleeps on this core; first one of those of which one is woken.
+    fn sleeper_on(&self, slot: &Slot, core: NonZeroU32) -> Option<u32> {
+        let mut sleeper = None;
         for set in watching(slot) {
-            if sleeps(set) {
+            let Some(shared) = self.region.set(set) else { continue };
+            if shared.cpu_plus_one.load(Ordering::Relaxed) != core.get() || !sleeps(shared) {
+                continue;
+            }
+            let is_alone = shared.sleepers.load(Ordering::Relaxed) & EXCLUSIVE != 0;
+            if is_alone || shared.one_takes.load(Ordering::Acquire) != 0 {
                 return Some(set);
             }
-            first = first.or(Some(set));
+            sleeper = sleeper.or(Some(set));
         }
-        first
+        sleeper
+    }
+
+    /// The set, of those that watch a listening slot, whose thread is to take what came: one that sleeps, if one does.
+    fn who_accepts(&self, slot: &Slot, first: Option<u32>) -> Option<u32> {
+        let may =
+            |shared: &PollSet| sleeps(shared) && shared.sleepers.load(Ordering::Acquire) & EXCLUSIVE == 0;
+        watching_from(slot, first)
+            .find(|&set| self.region.set(set).is_some_and(may))
+            .or_else(|| watching(slot).next())
     }
 
     /// The thread of this set has something to do for a path that asks this of it.
@@ -476,6 +504,16 @@ impl Program {
         self.waits_since.set((!woken.is_empty()).then_some(since));
         woken.len()
     }
+}
+
+/// Somebody sleeps by this set who has not been woken.
+fn sleeps(shared: &PollSet) -> bool {
+    shared.sleepers.load(Ordering::Acquire) != 0 && shared.signalled.load(Ordering::Acquire) == 0
+}
+
+/// The poll sets that watch a slot, this one before the others: each once, whatever changes meanwhile.
+fn watching_from(slot: &Slot, first: Option<u32>) -> impl Iterator<Item = u32> {
+    first.into_iter().chain(watching(slot).filter(move |&set| Some(set) != first))
 }
 
 /// The poll sets that watch a slot.

@@ -210,7 +210,7 @@ pub(crate) enum Said {
     /// A connection of a shadow stands: it is to wait in the listener's queue.
     Accepted { listener: Listener, slot: u32, standing: Standing },
     /// Its place in the queue has become more important.
-    Stands { listener: Listener, standing: Standing },
+    Stands { listener: Listener, slot: u32, standing: Standing },
     /// A connection that nobody will accept.
     Orphaned { listener: Listener, slot: u32 },
     /// The packets of this flow belong to that engine, whatever the rule says; `None`: they do no longer.

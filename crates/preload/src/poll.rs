@@ -338,7 +338,7 @@ fn await_ready(
         };
         serve::enter(set);
         each_socket(fds, &mut |socket| wait::watch(socket, set.number));
-        set.bell().enter(1);
+        set.enter(1);
         set.bell().before_look();
         let generation = attach::generation();
         let mut woken = Woken::Event;

@@ -125,6 +125,7 @@ pub(crate) fn new_set(non_blocking: bool) -> Option<Set> {
     // Who is cancelled in it (a descriptor of ours is moved, and closed) has more than this to give back.
     let set = cancel::uncancelled(|| undisturbed(|| kept_or_new(region)))?;
     set.shared.one_takes.store(0, Ordering::Relaxed);
+    set.shared.cpu_plus_one.store(0, Ordering::Relaxed);
     let flags = real::fcntl(set.pipe, libc::F_GETFL, 0);
     let flags = if non_blocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
     real::fcntl(set.pipe, libc::F_SETFL, flags as usize);
@@ -321,6 +322,19 @@ impl Set {
         SleeperBell { sleepers: &self.shared.sleepers, signalled: &self.shared.signalled }
     }
 
+    /// The calling thread is about to sleep by it, and counts as `weight` (see [`SleeperBell::enter`]).
+    pub(crate) fn enter(&self, weight: u32) {
+        self.tell_core();
+        self.bell().enter(weight);
+    }
+
+    /// Where there are several engines they know by it whom to wake for a connection on their core.
+    fn tell_core(&self) {
+        if attach::region().is_some_and(|region| region.engines() > 1) {
+            self.shared.cpu_plus_one.store(cpu().wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
     /// Of a set by which one thread sleeps, this one.
     fn none_sleeps(&self) {
         self.shared.sleepers.store(0, Ordering::SeqCst);
@@ -498,7 +512,7 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
     // From before the set is on the socket until it is no more: a handler may jump out of every moment of it.
     let result = cancel::cancellable(cancelled, (&raw mut leaving).cast(), || {
         watch(socket, set.number);
-        set.bell().enter(1 + EXCLUSIVE);
+        set.enter(1 + EXCLUSIVE);
         under_way::sleeps_by(set.number + 1);
         let result = loop {
             set.bell().before_look();
@@ -517,6 +531,7 @@ fn sleep_held(socket: Socket, patience: &Patience, ready: impl Fn() -> bool) -> 
                 return Err(if woken == Woken::Interrupted { libc::EINTR } else { MOVED });
             }
             if woken == Woken::Event {
+                set.tell_core(); // it may run elsewhere by now
                 continue;
             }
             break match woken {

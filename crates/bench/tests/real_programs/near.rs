@@ -103,8 +103,52 @@ fn near_ones_accept(how: &str) {
 }
 
 #[test]
+fn a_worker_in_accept_gets_what_lives_on_its_core() {
+    near_ones_accept("accept");
+}
+
+#[test]
+fn a_worker_in_an_exclusive_epoll_gets_what_lives_on_its_core() {
+    near_ones_accept("exclusive");
+}
+
+#[test]
 fn of_a_group_a_worker_gets_what_comes_to_the_core_it_has_named() {
     near_ones_accept("group");
+}
+
+/// Wherever a connection lives, it does not wait for a worker that is busy.
+fn others_accept_meanwhile(how: &str) {
+    let fixture = fixture();
+    let workers = Workers::start(&fixture, how);
+    workers.sleep();
+    let first = Accepted::new(&fixture);
+    let busy: usize = first.said[..1].parse().unwrap();
+    let mut of = [0, 0];
+    for _ in 0..CONNECTIONS {
+        workers.sleep();
+        let accepted = Accepted::new(&fixture);
+        assert_eq!(accepted.said, format!("{} {}", 1 - busy, accepted.engine));
+        of[accepted.engine] += 1;
+        accepted.end();
+    }
+    first.end();
+    assert!(of.iter().all(|&count| count >= LEAST_OF_EACH), "{of:?}");
+}
+
+#[test]
+fn while_a_worker_in_accept_is_busy_the_other_gets_all() {
+    others_accept_meanwhile("accept");
+}
+
+#[test]
+fn while_a_worker_in_an_exclusive_epoll_is_busy_the_other_gets_all() {
+    others_accept_meanwhile("exclusive");
+}
+
+#[test]
+fn while_a_worker_in_an_epoll_is_busy_the_other_gets_all() {
+    others_accept_meanwhile("shared");
 }
 
 /// All connections live on one core, and whoever has named another is not left without any.

@@ -454,7 +454,7 @@ impl Core {
             end.signal();
         } else if requests & slot_request::WAKE != 0 {
             end.shared().requests.fetch_and(!slot_request::WAKE, Ordering::AcqRel);
-            end.program.signal(end.slot, false, end.duty.get());
+            end.program.signal(end.slot, false, None, end.duty.get());
         } else if end.received.get() != end.shared().receive_head.load(Ordering::Acquire) {
             end.signal();
         }

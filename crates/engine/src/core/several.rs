@@ -157,12 +157,12 @@ impl Core {
                         .tell(engine_of(slot, self.several.count()), Said::Orphaned { listener, slot });
                 }
             }
-            Said::Stands { listener, standing } => {
+            Said::Stands { listener, slot, standing } => {
                 if let Some(end) = self.listening(listener)
                     && standing.importance() > end.shared().importance.load(Ordering::Relaxed).into()
                 {
                     end.stand(standing);
-                    end.signal_at(standing.duty());
+                    end.signal_waiting(slot, standing.duty());
                 }
             }
             Said::Orphaned { listener, slot } => {

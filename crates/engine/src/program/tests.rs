@@ -1,4 +1,4 @@
-//! Slots, which woken threads count as waiting for a core, and when their bells ring.
+//! Slots, which woken threads count as waiting for a core, who is woken to accept, and when bells ring.
 
 use std::os::fd::FromRawFd;
 use std::sync::mpsc::{Sender, channel};
@@ -7,23 +7,39 @@ use std::thread::{self, JoinHandle};
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::*;
+use crate::several::Mouth;
 use crate::sys;
 
 /// The engine's core.
 const CORE: usize = 0;
+
+/// A listening socket.
+const LISTENER: u32 = 3;
+/// Cores as poll sets have them.
+const HERE: Option<NonZeroU32> = NonZeroU32::new(1);
+const THERE: Option<NonZeroU32> = NonZeroU32::new(2);
 
 /// A program with so many poll sets, a thread asleep on each.
 fn asleep(sets: u32) -> Program {
     with_pipes(sets).0
 }
 
+/// The same under one of several engines.
+fn asleep_under(several: Several, sets: u32) -> Program {
+    pipes_under(several, sets).0
+}
+
 /// The same, with the ends of the pipes on which they sleep.
 fn with_pipes(sets: u32) -> (Program, Vec<OwnedFd>) {
+    pipes_under(Several::default(), sets)
+}
+
+fn pipes_under(several: Several, sets: u32) -> (Program, Vec<OwnedFd>) {
     let (region, _) = Region::create().unwrap();
     let extension = Rc::new(Extension::new(crate::extend::Threads::new(None, None), 0));
     let facts = ProgramFacts::default();
     let engine = OfEngine {
-        several: Several::default(),
+        several,
         wakes: Rc::default(),
         turns: Rc::default(),
         core: Some(CORE),
@@ -71,6 +87,41 @@ fn every_slot_is_given_once_and_marks_of_no_slot_cost_nothing() {
     assert_eq!(program.words_used(), 0..SLOT_COUNT / 64);
     assert_eq!(program.take_slot(slot_kind::STREAM), Some(40_000), "what was given back");
     assert_eq!(program.take_slot(slot_kind::STREAM), None);
+}
+
+/// Threads that wait for connections at [`LISTENER`], each on its core; `weight`: as they sleep.
+fn waiting(weight: u32, cores: &[Option<NonZeroU32>]) -> Program {
+    let program = asleep(cores.len() as u32);
+    for (set, core) in (0..).zip(cores) {
+        let shared = program.region.set(set).unwrap();
+        shared.sleepers.store(weight, Ordering::SeqCst);
+        shared.cpu_plus_one.store(core.map_or(0, NonZeroU32::get), Ordering::SeqCst);
+        watch(&program, set);
+    }
+    program
+}
+
+fn watch(program: &Program, set: u32) {
+    let slot = program.slot(LISTENER);
+    slot.sets[set as usize / 64].fetch_or(1 << (set % 64), Ordering::SeqCst);
+    slot.sets_summary.fetch_or(1 << (set / 64), Ordering::SeqCst);
+}
+
+fn take_alone(program: &Program, sets: Range<u32>) {
+    sets.for_each(|set| program.region.set(set).unwrap().one_takes.store(1, Ordering::SeqCst));
+}
+
+/// Which of them have been woken, and which were told to look at the socket.
+fn woken_and_told(program: &Program, sets: u32) -> [Vec<u32>; 2] {
+    let shared = |set: &u32| program.region.set(*set).unwrap();
+    let woken = (0..sets).filter(|set| shared(set).signalled.load(Ordering::SeqCst) == 1);
+    let told = (0..sets).filter(|set| !program.region.ready(shared(set)).is_empty());
+    [woken.collect(), told.collect()]
+}
+
+/// A connection that lives on this core.
+fn connect(program: &Program, near: Option<NonZeroU32>) -> u64 {
+    program.signal(LISTENER, true, near, Duty::default())
 }
 
 fn wake_all(program: &Program, sets: u32) {
@@ -165,4 +216,100 @@ fn a_set_that_is_given_back_is_not_rung() {
     program.add_set(0, Arc::new(OwnedFd::from(write)), 1);
     program.ring_put_off();
     assert_eq!(rung(&pipes[0]), 0);
+}
+
+#[test]
+fn of_threads_in_accept_those_on_the_connections_core_come_first() {
+    let program = waiting(1 + EXCLUSIVE, &[HERE, THERE, THERE, None]);
+    for (connections, woken) in [vec![1], vec![1, 2], vec![0, 1, 2], vec![0, 1, 2, 3]].into_iter().enumerate()
+    {
+        // Who has been woken is busy, on whichever core: another one that sleeps is not left asleep for it.
+        assert_eq!(connect(&program, THERE), 1, "connection {connections}");
+        assert_eq!(woken_and_told(&program, 4), [woken, vec![]]);
+    }
+    assert_eq!(connect(&program, THERE), 0, "all have something to do");
+}
+
+#[test]
+fn who_does_not_sleep_is_not_chosen_for_its_core() {
+    let program = waiting(1 + EXCLUSIVE, &[HERE, THERE]);
+    program.region.set(1).unwrap().sleepers.store(0, Ordering::SeqCst);
+    assert_eq!(connect(&program, THERE), 1);
+    assert_eq!(woken_and_told(&program, 2), [vec![0], vec![1]], "that one looks when it comes to it");
+}
+
+#[test]
+fn a_thread_elsewhere_accepts_where_none_is_near() {
+    for near in [None, THERE, NonZeroU32::new(u32::MAX)] {
+        let program = waiting(1 + EXCLUSIVE, &[HERE, HERE]);
+        assert_eq!(connect(&program, near), 1);
+        assert_eq!(woken_and_told(&program, 2), [vec![0], vec![]], "{near:?}");
+    }
+}
+
+#[test]
+fn of_epolls_that_take_alone_only_the_near_one_hears() {
+    let program = waiting(1, &[HERE, THERE, THERE]);
+    take_alone(&program, 0..3);
+    assert_eq!(connect(&program, THERE), 1);
+    assert_eq!(woken_and_told(&program, 3), [vec![1], vec![1]]);
+    // It is busy now; the next near one hears, and then whoever sleeps. Those that do not sleep find it when they look.
+    assert_eq!(connect(&program, THERE), 1);
+    assert_eq!(woken_and_told(&program, 3), [vec![1, 2], vec![1, 2]]);
+    assert_eq!(connect(&program, THERE), 1);
+    assert_eq!(woken_and_told(&program, 3), [vec![0, 1, 2], vec![0, 1, 2]]);
+}
+
+#[test]
+fn epolls_that_may_wait_for_other_things_all_hear() {
+    let program = waiting(1, &[HERE, THERE]);
+    assert_eq!(connect(&program, THERE), 2);
+    assert_eq!(woken_and_told(&program, 2), [vec![0, 1], vec![0, 1]]);
+}
+
+#[test]
+fn the_near_one_of_those_that_take_alone_comes_before_other_near_ones() {
+    let program = waiting(1, &[THERE, HERE, THERE]);
+    take_alone(&program, 1..3);
+    assert_eq!(connect(&program, THERE), 2);
+    assert_eq!(woken_and_told(&program, 3), [vec![0, 2], vec![0, 2]], "and not the one elsewhere");
+}
+
+#[test]
+fn the_thread_that_runs_for_an_important_connection_is_a_near_one() {
+    let program = waiting(1, &[HERE, THERE]);
+    let slot = program.slot(LISTENER);
+    let accepts = |near: Option<NonZeroU32>| {
+        program.who_accepts(slot, near.and_then(|core| program.sleeper_on(slot, core)))
+    };
+    assert_eq!([accepts(None), accepts(HERE), accepts(THERE)], [Some(0), Some(0), Some(1)]);
+    program.region.set(1).unwrap().signalled.store(1, Ordering::SeqCst);
+    assert_eq!(accepts(THERE), Some(0), "it is busy");
+    program.region.set(0).unwrap().signalled.store(1, Ordering::SeqCst);
+    assert_eq!(accepts(THERE), Some(0), "all are");
+}
+
+#[test]
+fn what_is_for_all_is_told_to_all_on_whichever_core() {
+    let program = waiting(1 + EXCLUSIVE, &[HERE, THERE]);
+    assert_eq!(program.signal(LISTENER, false, THERE, Duty::default()), 2);
+}
+
+#[test]
+fn a_connection_is_near_the_core_of_its_engine() {
+    let tell = |program: &Program| {
+        let words = program.region.header().engines.iter();
+        words
+            .zip([1, 2, 0, u32::MAX])
+            .for_each(|(word, core)| word.cpu_plus_one.store(core, Ordering::SeqCst));
+    };
+    let mouths = || vec![Mouth::new(channel().0, sys::eventfd().unwrap()); 3];
+    let program = asleep_under(Several::new(0, mouths()), 0);
+    tell(&program);
+    let cores = [0, 1, 2].map(|engine| program.core_of(slots_of(engine, 3).start as u32));
+    assert_eq!(cores, [HERE, THERE, None], "the third is not pinned");
+    assert_eq!(program.core_of(u32::MAX), NonZeroU32::new(u32::MAX), "whatever a program writes");
+    let alone = asleep(0);
+    tell(&alone);
+    assert_eq!(alone.core_of(0), None, "with one engine nobody looks at cores");
 }

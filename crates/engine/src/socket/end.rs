@@ -484,13 +484,17 @@ impl SocketEnd {
 
     /// Tells whoever waits that something happened.
     pub(crate) fn signal(&self) {
-        self.signal_at(self.duty.get());
+        self.signal_near(None, self.duty.get());
     }
 
-    /// The same, for something that asks this of threads.
-    pub(crate) fn signal_at(&self, duty: Duty) {
+    /// Tells who waits for connections that one waits at this slot, which asks this of threads.
+    pub(crate) fn signal_waiting(&self, slot: u32, duty: Duty) {
+        self.signal_near(self.program.core_of(slot), duty);
+    }
+
+    fn signal_near(&self, core_plus_one: Option<NonZeroU32>, duty: Duty) {
         let listens = !self.listen_paths.is_empty();
-        let woken = self.program.signal(self.slot, listens, duty);
+        let woken = self.program.signal(self.slot, listens, core_plus_one, duty);
         self.wakeups.set(self.wakeups.get() + woken);
     }
 

@@ -67,13 +67,14 @@ pub(super) fn stand_in_queue(end: &SocketEnd, standing: Standing) {
     let waits = end.shared().references.load(Ordering::Acquire) == 0;
     if listener.is_shadow {
         if waits {
-            end.program.tell_of(listener.slot, Said::Stands { listener: listener.as_listener(), standing });
+            let said = Said::Stands { listener: listener.as_listener(), slot: end.slot, standing };
+            end.program.tell_of(listener.slot, said);
         }
         return;
     }
     if waits && standing.importance() > listener.shared().importance.load(Ordering::Relaxed).into() {
         listener.stand(standing);
-        listener.signal_at(standing.duty());
+        listener.signal_waiting(end.slot, standing.duty());
     }
 }
 
@@ -112,6 +113,6 @@ pub(crate) fn queue_accepted(listener: &SocketEnd, slot: u32, standing: Standing
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);
-    listener.signal_at(standing.duty());
+    listener.signal_waiting(slot, standing.duty());
     true
 }

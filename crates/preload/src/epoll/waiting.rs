@@ -177,7 +177,7 @@ fn sleep_once(
     // A handler may jump out of every moment of it: what is counted is not in doubt then for longer than a moment.
     let mut epoll = cancel::cancellable(cancelled, place.cast(), || {
         epoll.waiters += 1;
-        set.bell().enter(1);
+        set.enter(1);
         // SAFETY: `cancelled` looks at it only when this will not go on.
         unsafe { (*place).sleeps = true };
         serve::enter(set);
