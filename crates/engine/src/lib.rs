@@ -23,6 +23,7 @@ mod linux;
 mod moderation;
 mod policy;
 mod program;
+mod rest;
 mod routing;
 mod scheduling;
 mod seldom;

@@ -30,6 +30,7 @@ use crate::command::Command;
 use crate::core::Core;
 use crate::linux::Sentinel;
 use crate::program::Program;
+use crate::rest::Rest;
 use crate::several::TAKEN_AT_ONCE;
 use crate::spin::Spin;
 use crate::sys::Sleeper;
@@ -66,6 +67,7 @@ pub(crate) struct Loop {
     busy_since: Time,
     spin: Spin,
     turn: Turn,
+    rest: Rest,
     /// Nothing has come since it began to spin.
     spinning: bool,
     /// Linux had nothing to run on the engine's core when it had its last turn, and no program has been heard of since.
@@ -130,6 +132,7 @@ impl Loop {
             core_idle: false,
             spin,
             turn: Turn::default(),
+            rest: Rest::default(),
             books: Books { until: now, ..Books::default() },
             unfinished: false,
             said_idle: false,
@@ -178,6 +181,9 @@ impl Loop {
             }
             self.core.flush_all(now);
             self.core.ring_put_off();
+            if self.rests(now) {
+                continue;
+            }
             if self.core.has_input() || !self.core.schedule.is_idle() {
                 continue;
             }
@@ -202,6 +208,7 @@ impl Loop {
     fn take_turn(&mut self, decision: &Decision, looked: Time) -> bool {
         match decision.entry {
             Entry::Path(id) => {
+                self.rest.on_turn(id);
                 self.last_work = self.core.run_path(id, decision, self.last_work.max(looked));
                 self.charge_turn(id);
                 true
@@ -317,6 +324,28 @@ impl Loop {
         (self.busy_since, self.spinning) = (woke, false);
         self.times.sleep_ns += woke.since(now).as_nanos() as u64;
         self.last_work = woke;
+    }
+
+    /// Rests, if that is due. Programs do not ring meanwhile: for them it is at work.
+    fn rests(&mut self, now: Time) -> bool {
+        // Where it has a core of its own, nobody gains by it; and what is more important does not wait.
+        let may = self.sentinel.is_none()
+            && self.core.highest_level() <= self.core.settings.linux_level
+            && !self.core.has_output();
+        let Some(rest) = self.rest.due(now).filter(|_| may) else { return false };
+        if self.core.next_timeout(now).is_some_and(|due| due.since(now) < rest) {
+            return false;
+        }
+        if self.alarm.sleep_on(self.bells.fd(), now, rest) {
+            self.bells.silence();
+            self.core.silence_bells();
+        }
+        let woke = clock::now();
+        self.times.sleep_ns += woke.since(now).as_nanos() as u64;
+        self.times.sleeps += 1;
+        (self.busy_since, self.last_work, self.spinning) = (woke, woke, false);
+        self.begin_books();
+        true
     }
 
     /// Sleeps for so long whatever devices bring, unless somebody rings.

@@ -1,4 +1,4 @@
-//! In which order the loop hears and looks.
+//! In which order the loop hears and looks, and when it rests.
 
 use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, channel};
@@ -13,6 +13,7 @@ use scoutline_sched::transmit::Preemption;
 use scoutline_wire::ipv4::PROTOCOL_TCP;
 
 use super::*;
+use crate::rest::REST;
 use crate::settings::{DeviceSettings, EngineSettings};
 use crate::several::{Crossing, Mouth, Packet, Said, Several};
 use crate::sys;
@@ -138,4 +139,19 @@ fn a_stray_is_given_up_once_what_came_before_it_is_heard() {
     }
     assert!(had_strays && !first.core.has_strays());
     assert_eq!(told.try_iter().count(), 0);
+}
+
+/// The engine has no core of its own here.
+#[test]
+fn it_rests_behind_much_work() {
+    let (mut first, ..) = first_of_two();
+    assert!(!first.rests(clock::now()), "nothing was done");
+    let begun = clock::now();
+    while clock::now().since(begun) < REST {
+        std::hint::spin_loop();
+    }
+    (0..100_000).for_each(|index| first.rest.on_turn(PathId { index, generation: 1 }));
+    let now = clock::now();
+    assert!(first.rests(now) && clock::now().since(now) >= REST && first.last_work >= now + REST);
+    assert!(!first.rests(clock::now()), "and looks then");
 }
