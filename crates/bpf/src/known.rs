@@ -11,7 +11,7 @@
 //! has the same is taken for it, and only passes. So does who forges the addresses and ports of a connection, by another
 //! protocol even: within its limits, or without any where it is important, as for a class by source.
 //!
-//! Only we write: as what = 0, the flow, as what (Release). Who reads in between, on another core, sees a stranger, or lets
+//! Only we write, of several engines one at a time: as what = 0, the flow, as what (Release). Who reads in between, on another core, sees a stranger, or lets
 //! one packet of the earlier flow pass as the later.
 
 use std::io;

@@ -60,6 +60,7 @@ use crate::flood::{Detector, Unwanted};
 use crate::moderation::Moderation;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
+use crate::program::put_off::OfAll;
 use crate::routing::Routing;
 use crate::scheduling::Asks;
 use crate::settings::{EngineSettings, ProgramFacts};
@@ -186,7 +187,7 @@ pub struct Core {
     /// Threads woken since Linux ran last.
     pub(crate) wakes: Rc<Cell<u64>>,
     /// Wake-ups that are put off until the engine gives its core away.
-    put_off: Rc<Cell<usize>>,
+    pub(crate) put_off: Rc<OfAll>,
     /// What programs know of the engine's state, and whether they may give Linux's turn back.
     published: Cell<u32>,
     takes_back: Cell<bool>,
@@ -429,7 +430,7 @@ impl Core {
 
     /// The engine is about to give its core away: who can run only there is woken now.
     pub(crate) fn ring_put_off(&self) {
-        if self.put_off.get() > 0 {
+        if !self.put_off.is_empty() {
             self.programs.values().for_each(|program| program.ring_put_off());
         }
     }
@@ -651,12 +652,14 @@ impl Core {
         self.nets.iter().any(|net| net.device.has_input()) || self.is_called()
     }
 
+    /// True when something could be done now that nobody outside of the engines asks for.
+    pub(crate) fn has_own_work(&self) -> bool {
+        self.has_strays() || self.several.is_given() || self.has_own_input()
+    }
+
     /// True when something could be done now that no device has brought from outside.
     pub(crate) fn is_called(&self) -> bool {
-        self.programs.values().any(|program| program.has_called())
-            || self.has_strays()
-            || self.several.is_given()
-            || self.has_own_input()
+        self.has_own_work() || self.programs.values().any(|program| program.has_called())
     }
 
     /// True when programs of this machine have sent each other what nobody has taken yet.

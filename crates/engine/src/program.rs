@@ -1,6 +1,6 @@
 //! One attached program as the engine sees it: its region, its rings, who of it waits, and how it is woken.
 
-mod put_off;
+pub(crate) mod put_off;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use crate::arena::{Arena, Ring};
 use crate::command::RegionId;
 use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
-use crate::program::put_off::{Bound, PutOff};
+use crate::program::put_off::{Bound, OfAll, PutOff};
 use crate::settings::ProgramFacts;
 use crate::several::{Said, Several};
 use crate::socket::{NamedSources, SocketEnd};
@@ -61,7 +61,7 @@ pub(crate) struct Program {
     pub(crate) named_sources: RefCell<NamedSources>,
     /// Files that it may send from.
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
-    /// The sockets, by slot.
+    /// The sockets, by slot, counted from this engine's first.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// What those have become that another program took.
     moved: RefCell<BTreeMap<u32, Vec<Weak<SocketEnd>>>>,
@@ -90,8 +90,8 @@ pub(crate) struct OfEngine {
     pub(crate) turns: Rc<Cell<u16>>,
     /// The core that it is pinned to: then somebody asks which threads were woken.
     pub(crate) core: Option<usize>,
-    /// How many wake-ups are put off.
-    pub(crate) put_off: Rc<Cell<usize>>,
+    /// Wake-ups that are put off.
+    pub(crate) put_off: Rc<OfAll>,
     /// Raises threads with the paths that they serve.
     pub(crate) extension: Rc<Extension>,
 }
@@ -143,7 +143,7 @@ impl Program {
             woken: RefCell::default(),
             waits_since: Cell::new(None),
             tracks_woken: core.is_some(),
-            put_off: PutOff::new(core, put_off),
+            put_off: PutOff::new(put_off),
             wakes,
             turns,
             extension,
@@ -285,21 +285,27 @@ impl Program {
 
     /// The socket at a slot.
     pub(crate) fn end(&self, slot: u32) -> Option<Rc<SocketEnd>> {
-        self.ends.borrow().get(slot as usize)?.clone()
+        self.ends.borrow().get(self.place(slot))?.clone()
+    }
+
+    /// Of a slot of this engine's among them; beyond the last one for others'.
+    fn place(&self, slot: u32) -> usize {
+        (slot as usize).wrapping_sub(self.slots().start)
     }
 
     /// Enters a socket.
     pub(crate) fn keep_end(&self, slot: u32, end: Rc<SocketEnd>) {
         let mut ends = self.ends.borrow_mut();
-        if ends.len() <= slot as usize {
-            ends.resize_with(slot as usize + 1, || None);
+        let place = self.place(slot);
+        if ends.len() <= place {
+            ends.resize_with(place + 1, || None);
         }
-        ends[slot as usize] = Some(end);
+        ends[place] = Some(end);
     }
 
     /// Lets go of a socket: its slot and rings return once nothing else refers to it.
     pub(crate) fn forget_end(&self, slot: u32) {
-        if let Some(entry) = self.ends.borrow_mut().get_mut(slot as usize) {
+        if let Some(entry) = self.ends.borrow_mut().get_mut(self.place(slot)) {
             *entry = None;
         }
         self.moved.borrow_mut().remove(&slot);
@@ -461,7 +467,10 @@ impl Program {
             return false;
         }
         self.raise(set, duty);
-        if !self.put_off.puts_off(set, shared.thread.load(Ordering::Relaxed), &end.bound) {
+        // Of several that sleep by it another may run elsewhere.
+        let is_alone = shared.sleepers.load(Ordering::Relaxed) & !EXCLUSIVE == 1;
+        let thread = (shared.thread.load(Ordering::Relaxed), end.process);
+        if !is_alone || !self.put_off.puts_off(set, thread, &end.bound) {
             end.ring();
         }
         self.wakes.set(self.wakes.get() + 1);

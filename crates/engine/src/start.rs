@@ -14,6 +14,7 @@ use crate::command::Command;
 use crate::core::Core;
 use crate::extend::{Extension, Threads, UndoLog};
 use crate::linux::Sentinel;
+use crate::program::put_off::Home;
 use crate::settings::EngineSettings;
 use crate::several::{Mouth, Several};
 use crate::sys::{self, Sleeper};
@@ -198,15 +199,15 @@ fn prepare(
     for fd in core.device_fds() {
         sleeper.watch(fd, true).map_err(system("epoll_ctl"))?;
     }
-    if let Some(priority) = priority
-        && let Err(source) = sys::set_realtime(priority)
-    {
-        if required {
-            return Err(StartError::Realtime { source });
-        }
-        notices.push(format!(
+    match priority.map(|priority| (priority, sys::set_realtime(priority))) {
+        Some((_, Err(source))) if required => return Err(StartError::Realtime { source }),
+        Some((_, Err(source))) => notices.push(format!(
             "SCHED_FIFO is refused ({source}): the engine runs as an ordinary thread, and programs may delay it"
-        ));
+        )),
+        Some((priority, Ok(()))) if sentinel.is_some() => {
+            core.put_off.home.set(cpu.map(|core| Home { core, priority }));
+        }
+        _ => {}
     }
     Ok((Loop::new(core, commands, bells, (sleeper, alarm), sentinel), notices))
 }

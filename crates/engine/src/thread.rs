@@ -331,7 +331,9 @@ impl Loop {
         // Where it has a core of its own, nobody gains by it; and what is more important does not wait.
         let may = self.sentinel.is_none()
             && self.core.highest_level() <= self.core.settings.linux_level
-            && !self.core.has_output();
+            && !self.core.has_output()
+            && !self.core.has_own_work()
+            && self.core.schedule.is_idle();
         let Some(rest) = self.rest.due(now).filter(|_| may) else { return false };
         if self.core.next_timeout(now).is_some_and(|due| due.since(now) < rest) {
             return false;

@@ -11,6 +11,7 @@
 //!  CAS to POLLING,    │ none: sleep                       signalled 0 → 1:   │ no: sleep on the pipe
 //!  then ring          │                                   write to the pipe  │ woken: drain, signalled := 0
 //! ```
+//! The byte may follow the claim later: the engine writes it when it gives the core away on which alone the sleeper can run.
 //! The words lie in shared memory: a program that writes nonsense there loses its own wake-ups, and can have the engine come
 //! back early from Linux's turns, as it can by calls; nothing else.
 

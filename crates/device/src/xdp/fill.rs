@@ -7,8 +7,8 @@
 //! ```
 //! Nobody waits for another. Whoever pulls takes the one lock if it is free; if not, somebody else fills the rings, and it
 //! keeps what came back and does not sleep before it was here. So what an engine has while it sleeps is what it has lent
-//! and what lies in its receive rings, and both are bounded: of each engine by its part of half of the chunks. The parts
-//! of the others are theirs, whatever it does. Who does not come to run while it has the lock keeps the rings from being
+//! and what lies in its receive rings, and both are bounded: of each engine by its part: a third
+//! of the chunks may be lent, a third lies in receive rings, and a third is what the fill rings take. Who does not come to run while it has the lock keeps the rings from being
 //! filled so long; as much as all receive rings hold waits in them.
 
 use std::sync::{Mutex, TryLockError};
@@ -107,6 +107,7 @@ mod tests {
         assert!(fill.give(&one, &mut asleep));
         assert_eq!((free(), fill.0.lock().unwrap().rings[0].waiting()), (24, 16));
     }
+
     /// With nothing to receive into no packet comes that would wake it.
     #[test]
     fn who_could_not_give_back_does_not_sleep() {

@@ -18,6 +18,8 @@ pub(super) struct Hook {
     /// What is important has sockets of its own.
     apart: bool,
     wishes: Mutex<Wishes>,
+    /// Who writes what is known of peers: one at a time, for some stores.
+    knows: Mutex<()>,
     /// Frames to groups come as long as it is open.
     _groups: Option<OwnedFd>,
     /// Gives us what arrives; detached with us.
@@ -36,7 +38,14 @@ struct Wishes {
 
 impl Hook {
     pub(super) fn new(name: &str, apart: bool, steer: Steer, groups: Option<OwnedFd>) -> Hook {
-        Hook { name: name.to_owned(), apart, wishes: Mutex::default(), _groups: groups, steer }
+        Hook {
+            name: name.to_owned(),
+            apart,
+            wishes: Mutex::default(),
+            knows: Mutex::default(),
+            _groups: groups,
+            steer,
+        }
     }
 
     /// From now on this is important.
@@ -67,6 +76,7 @@ impl Hook {
 
     /// A connection stands, or has ended: see [`crate::Partner::know`].
     pub(super) fn know(&self, peer: &Peer, known: Option<KnownAs>) {
+        let _one = self.knows.lock().unwrap_or_else(PoisonError::into_inner);
         self.steer.know(peer, known);
     }
 

@@ -30,7 +30,8 @@ pub struct Config {
     pub station: Station,
     /// Packets that the receive ring of a queue holds; of several engines each has its part. Rounded up to a power of two.
     /// With `bell` the ring for what is important holds half as many. There are twice as many chunks of 2 KiB (4 KiB with a
-    /// large MTU): 8 MiB for each queue by default, 12 MiB with `bell`, and 2 MiB for each engine to send by.
+    /// large MTU), of several engines three times as many: 8 MiB for each queue by default, 12 MiB with `bell` (several
+    /// engines: 12 and 18), and 2 MiB for each engine to send by.
     pub ring_frames: u32,
     /// The driver puts packets into our memory itself, where it can.
     pub zero_copy: bool,
@@ -148,8 +149,10 @@ fn open_all(found: &Found, config: &Config, engines: u32) -> Result<(Vec<Part>, 
     let ways_out = interface.transmit_queues().unwrap_or(1).clamp(1, queues).min(engines);
     let to_fill = engines * lengths.to_fill();
     let chunk = if mtu + LINK_LEN + HEADROOM <= SHORT_CHUNK { SHORT_CHUNK } else { LONG_CHUNK };
-    // Half of the chunks may be lent.
-    let memory = Arc::new(Memory::new(name, chunk, 2 * to_fill * queues, ways_out * SEND_FRAMES)?);
+    // As many may be lent as wait in the fill rings. Of several engines one may have its receive rings full besides and
+    // stand still: what another one's queue wants is there all the same.
+    let shares = if engines > 1 { 3 } else { 2 };
+    let memory = Arc::new(Memory::new(name, chunk, shares * to_fill * queues, ways_out * SEND_FRAMES)?);
     let Lengths { ring, important } = lengths;
     let plan = Plan {
         interface,
@@ -186,7 +189,7 @@ fn open_all(found: &Found, config: &Config, engines: u32) -> Result<(Vec<Part>, 
         None
     };
     let hook = Arc::new(Hook::new(name, config.bell, steer, groups));
-    let most_lent = memory.receive_chunks() / 2 / engines;
+    let most_lent = lengths.to_fill() * queues;
     let shared = Shared { memory, fill, hook };
     let parts = of_engines.into_iter().zip(held).map(|((queues, way_out), held)| Part {
         shared: shared.clone(),

@@ -1,25 +1,39 @@
-//! Wake-ups that are put off: a thread that may run on the engine's own core alone cannot run before the engine gives that
-//! core away, so it is woken then, and once. Woken at once it would stand in Linux's run queue for the rest of the
-//! engine's turn, and count there as one that waits for a core.
+//! Wake-ups that are put off: a thread that may run on the engine's own core alone, and not before the engine, cannot run
+//! until that core is given away, so it is woken then, and once. Woken at once it would stand in Linux's run queue for the
+//! rest of the engine's turn, and count there as one that waits for a core.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::sys;
+use crate::sys::{self, ThreadPolicy};
 
-/// A thread is asked about once in so many wake-ups: others may bind it anew.
+/// A poll set's thread is asked about once in so many wake-ups: others may bind it anew.
 const ASKED_EVERY: u32 = 256;
 
-/// Poll sets whose bells are put off.
-pub(super) struct PutOff {
-    /// The engine's core, if it has one.
-    core: Option<usize>,
-    sets: RefCell<Vec<u32>>,
-    /// How many there are, of all programs of the engine.
-    count: Rc<Cell<usize>>,
+/// Where an engine has a core before everybody else on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Home {
+    pub(crate) core: usize,
+    /// Its priority among the real-time ones.
+    pub(crate) priority: u8,
 }
 
-/// Who sleeps on a poll set, and whether it may run on the engine's core alone, as of when it was asked about last.
+/// Of all programs of an engine.
+#[derive(Default)]
+pub(crate) struct OfAll {
+    /// `None`: no wake-up is put off.
+    pub(crate) home: Cell<Option<Home>>,
+    /// How many are put off.
+    count: Cell<usize>,
+}
+
+/// Poll sets of one program whose bells are put off.
+pub(super) struct PutOff {
+    pub(super) of_all: Rc<OfAll>,
+    sets: RefCell<Vec<u32>>,
+}
+
+/// Who sleeps on a poll set, and whether its wake-ups are put off, as of when it was asked about last.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Bound {
     thread: u32,
@@ -27,33 +41,51 @@ pub(super) struct Bound {
     wakes_left: u32,
 }
 
+impl OfAll {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.get() == 0
+    }
+}
+
+impl Home {
+    /// Whether a thread of a process can run only when this engine does not. What the program says of it is not believed:
+    /// in a container it is another's number.
+    fn holds(self, thread: u32, process: u32) -> bool {
+        let waits = |ThreadPolicy { policy, priority }: ThreadPolicy| {
+            policy & !libc::SCHED_RESET_ON_FORK != libc::SCHED_DEADLINE && priority < i32::from(self.priority)
+        };
+        sys::is_thread_of(thread, process)
+            && sys::only_core_of(thread) == Some(self.core)
+            && ThreadPolicy::of(thread).is_ok_and(waits)
+    }
+}
+
 impl PutOff {
-    pub(super) fn new(core: Option<usize>, count: Rc<Cell<usize>>) -> PutOff {
-        PutOff { core, sets: RefCell::default(), count }
+    pub(super) fn new(of_all: Rc<OfAll>) -> PutOff {
+        PutOff { of_all, sets: RefCell::default() }
     }
 
-    /// Whether this bell rings later. `thread` is what the program says: whoever names another is woken too late by a
-    /// turn of the engine, and nobody else is.
-    pub(super) fn puts_off(&self, set: u32, thread: u32, bound: &Cell<Bound>) -> bool {
-        let Some(core) = self.core.filter(|_| thread != 0) else { return false };
+    /// Whether the bell of a set, by which this thread of this process sleeps alone, rings later.
+    pub(super) fn puts_off(&self, set: u32, (thread, process): (u32, u32), bound: &Cell<Bound>) -> bool {
+        let Some(home) = self.of_all.home.get() else { return false };
         let mut of = bound.get();
-        if of.thread != thread || of.wakes_left == 0 {
-            let is_here = sys::only_core_of(thread) == Some(core);
-            of = Bound { thread, is_here, wakes_left: ASKED_EVERY };
+        if of.wakes_left == 0 {
+            of = Bound { thread, is_here: home.holds(thread, process), wakes_left: ASKED_EVERY };
         }
         of.wakes_left -= 1;
         bound.set(of);
-        if of.is_here {
+        let later = of.is_here && of.thread == thread;
+        if later {
             self.sets.borrow_mut().push(set);
-            self.count.set(self.count.get() + 1);
+            self.of_all.count.set(self.of_all.count.get() + 1);
         }
-        of.is_here
+        later
     }
 
     /// The sets whose bells are to ring now.
     pub(super) fn take(&self) -> Vec<u32> {
         let sets = self.sets.take();
-        self.count.set(self.count.get().saturating_sub(sets.len()));
+        self.are_less_by(sets.len());
         sets
     }
 
@@ -62,7 +94,11 @@ impl PutOff {
         let mut sets = self.sets.borrow_mut();
         let before = sets.len();
         sets.retain(|&other| other != set);
-        self.count.set(self.count.get().saturating_sub(before - sets.len()));
+        self.are_less_by(before - sets.len());
+    }
+
+    fn are_less_by(&self, sets: usize) {
+        self.of_all.count.set(self.of_all.count.get() - sets);
     }
 }
 

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use scoutline_abi::layout::SLOT_COUNT;
 
 use super::*;
+use crate::program::put_off::Home;
 use crate::several::Mouth;
 use crate::sys;
 
@@ -47,6 +48,7 @@ fn pipes_under(several: Several, sets: u32) -> (Program, Vec<OwnedFd>) {
         extension,
     };
     let program = Program::new(RegionId(1), facts, 1, Arc::new(region), engine);
+    program.put_off.of_all.home.set(Some(Home { core: CORE, priority: 50 }));
     let mut pipes = Vec::new();
     for set in 0..sets {
         let mut ends = [0; 2];
@@ -54,7 +56,7 @@ fn pipes_under(several: Several, sets: u32) -> (Program, Vec<OwnedFd>) {
         assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK) }, 0);
         // SAFETY: just made, and owned by nobody else.
         let [read, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        program.add_set(set, Arc::new(write), 1);
+        program.add_set(set, Arc::new(write), std::process::id());
         program.region.set(set).unwrap().sleepers.store(1, Ordering::SeqCst);
         pipes.push(read);
     }
@@ -213,7 +215,7 @@ fn a_set_that_is_given_back_is_not_rung() {
     wake_all(&program, 1);
     program.remove_set(0);
     let (_, write) = std::io::pipe().unwrap();
-    program.add_set(0, Arc::new(OwnedFd::from(write)), 1);
+    program.add_set(0, Arc::new(OwnedFd::from(write)), std::process::id());
     program.ring_put_off();
     assert_eq!(rung(&pipes[0]), 0);
 }
@@ -312,4 +314,29 @@ fn a_connection_is_near_the_core_of_its_engine() {
     let alone = asleep(0);
     tell(&alone);
     assert_eq!(alone.core_of(0), None, "with one engine nobody looks at cores");
+}
+
+#[test]
+fn who_may_not_have_to_wait_for_the_engine_is_woken_at_once() {
+    let (here, _idler) = idler(Some(CORE));
+    let is_rung = |change: &dyn Fn(&Program)| {
+        let (program, pipes) = with_pipes(1);
+        program.region.set(0).unwrap().thread.store(here, Ordering::SeqCst);
+        change(&program);
+        wake_all(&program, 1);
+        rung(&pipes[0]) == 1
+    };
+    assert!(!is_rung(&|_| {}));
+    assert!(is_rung(&|program| program.put_off.of_all.home.set(None)), "the engine is an ordinary thread");
+    assert!(is_rung(&|program| program.put_off.of_all.home.set(Some(Home { core: CORE + 1, priority: 50 }))));
+    assert!(
+        is_rung(&|program| program.put_off.of_all.home.set(Some(Home { core: CORE, priority: 0 }))),
+        "above it"
+    );
+    let two = |program: &Program| program.region.set(0).unwrap().sleepers.store(2, Ordering::SeqCst);
+    assert!(is_rung(&two), "another one sleeps there, too");
+    assert!(
+        is_rung(&|program| program.region.set(0).unwrap().thread.store(1, Ordering::SeqCst)),
+        "not its own"
+    );
 }
