@@ -61,7 +61,7 @@ pub(crate) struct Program {
     pub(crate) named_sources: RefCell<NamedSources>,
     /// Files that it may send from.
     files: RefCell<BTreeMap<u32, Arc<FileMap>>>,
-    /// The sockets, by slot, counted from this engine's first.
+    /// The sockets, by slot; of others' slots the shadows of those that listen.
     ends: RefCell<Vec<Option<Rc<SocketEnd>>>>,
     /// What those have become that another program took.
     moved: RefCell<BTreeMap<u32, Vec<Weak<SocketEnd>>>>,
@@ -285,27 +285,21 @@ impl Program {
 
     /// The socket at a slot.
     pub(crate) fn end(&self, slot: u32) -> Option<Rc<SocketEnd>> {
-        self.ends.borrow().get(self.place(slot))?.clone()
-    }
-
-    /// Of a slot of this engine's among them; beyond the last one for others'.
-    fn place(&self, slot: u32) -> usize {
-        (slot as usize).wrapping_sub(self.slots().start)
+        self.ends.borrow().get(slot as usize)?.clone()
     }
 
     /// Enters a socket.
     pub(crate) fn keep_end(&self, slot: u32, end: Rc<SocketEnd>) {
         let mut ends = self.ends.borrow_mut();
-        let place = self.place(slot);
-        if ends.len() <= place {
-            ends.resize_with(place + 1, || None);
+        if ends.len() <= slot as usize {
+            ends.resize_with(slot as usize + 1, || None);
         }
-        ends[place] = Some(end);
+        ends[slot as usize] = Some(end);
     }
 
     /// Lets go of a socket: its slot and rings return once nothing else refers to it.
     pub(crate) fn forget_end(&self, slot: u32) {
-        if let Some(entry) = self.ends.borrow_mut().get_mut(self.place(slot)) {
+        if let Some(entry) = self.ends.borrow_mut().get_mut(slot as usize) {
             *entry = None;
         }
         self.moved.borrow_mut().remove(&slot);
