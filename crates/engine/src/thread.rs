@@ -338,15 +338,8 @@ impl Loop {
         if self.core.next_timeout(now).is_some_and(|due| due.since(now) < rest) {
             return false;
         }
-        if self.alarm.sleep_on(self.bells.fd(), now, rest) {
-            self.bells.silence();
-            self.core.silence_bells();
-        }
-        let woke = clock::now();
-        self.times.sleep_ns += woke.since(now).as_nanos() as u64;
-        self.times.sleeps += 1;
-        (self.busy_since, self.last_work, self.spinning) = (woke, woke, false);
-        self.begin_books();
+        let rung = self.alarm.sleep_on(self.bells.fd(), now, rest);
+        self.on_rested(now, rung);
         true
     }
 
@@ -362,12 +355,17 @@ impl Loop {
         fence(Ordering::SeqCst);
         let rung = !self.core.is_called() && self.alarm.sleep_on(self.bells.fd(), now, limit);
         self.core.publish(engine_state::POLLING);
+        self.on_rested(now, rung)
+    }
+
+    /// It has slept since then for a time of its own choice, or until somebody rang.
+    fn on_rested(&mut self, since: Time, rung: bool) -> Time {
         if rung {
             self.core_idle &= !self.bells.silence();
             self.core.silence_bells();
         }
         let woke = clock::now();
-        self.times.sleep_ns += woke.since(now).as_nanos() as u64;
+        self.times.sleep_ns += woke.since(since).as_nanos() as u64;
         self.times.sleeps += 1;
         (self.busy_since, self.last_work, self.spinning) = (woke, woke, false);
         self.begin_books();
