@@ -15,7 +15,7 @@ const PORT: u16 = 7003;
 const CONNECTIONS: usize = 48;
 const LEAST_OF_EACH: usize = 8;
 /// A worker that slept may have been woken for what another has taken by then. By chance half of them would be far.
-const FEW: usize = 12;
+const FEW: usize = 4;
 
 /// The two workers of `scripts/near.py`.
 struct Workers {
