@@ -1,5 +1,5 @@
 //! One preferred client among standard ones: what `prefer` and `extend` measure, with different schedulers behind the arm
-//! that has priorities. Four arms in turn: paths with priorities (preferred 2, listen 1, standard 0), paths with equal
+//! that has priorities. Four arms in turn: paths with priorities (preferred 2, standard 0), paths with equal
 //! priorities, the kernel, and the kernel as an administrator can set it up at best:
 //!
 //! ```text
@@ -196,7 +196,7 @@ fn methods(report: &mut Report, options: &Options, untraced: Option<&str>) {
         "clients",
         "compare one body in 64, and leave the others in the kernel (MSG_TRUNC), so that the server is the bottleneck",
     );
-    report.method("priorities", "preferred 2 (its listen path too), listen 1, standard 0");
+    report.method("priorities", "preferred 2, standard 0; the listen path of each class as the class");
     report.method(
         "kernel administered",
         format!(

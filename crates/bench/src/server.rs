@@ -148,7 +148,8 @@ DocumentRoot {files}
 pub enum Priorities {
     /// All alike.
     Equal,
-    /// Preferred 2, listen 1, standard 0; a preferred SYN has the preferred class's own listen path.
+    /// Preferred 2, standard 0. Each class has its own listen path, of its own priority: SILK's one listen path, in which
+    /// SYNs of both wait, stands between them (SILK §4.2), and there is none here.
     Preferred,
     /// The same, and the server's threads run at the priority of the path that they serve.
     Extended,
@@ -173,7 +174,7 @@ impl Daemon {
         let address = *testbed.server_address(index).ip();
         let preferred = testbed.client_address(index, crate::testbed::Client::Preferred);
         let beyond = testbed.client_address(index, crate::testbed::Client::Standard);
-        let (high, high_listen) = if priorities == Priorities::Equal { (0, 1) } else { (2, 2) };
+        let high = if priorities == Priorities::Equal { 0 } else { 2 };
         let extended = priorities == Priorities::Extended;
         let pinned = core.map_or_else(String::new, |core| format!("[engine]\ncpu = {core}\n"));
         format!(
@@ -196,13 +197,11 @@ enabled = {extended}
 [[class]]
 name = \"preferred\"
 priority = {high}
-listen_priority = {high_listen}
 source = [\"{preferred}/32\"]
 
 [[class]]
 name = \"standard\"
 priority = 0
-listen_priority = 1
 source = [\"0.0.0.0/0\"]
 "
         )

@@ -8,7 +8,7 @@
 //! Where the core is shared, the work may come from a program that cannot run while the engine spins: then it comes soon
 //! after each sleep begins, and never before. So spins that find nothing, eight in a row, end the spinning for a number
 //! of sleeps, which doubles while that repeats itself. So does a core that is taken from the engine while it spins: without
-//! one of its own it is in the way of programs that have work.
+//! one of its own it is in the way of programs that have work, and offers them the core at each look (`sched_yield`).
 //!
 //! Left out on purpose: telling apart who brings work. A pause of a few kinds of traffic at once is one sequence of
 //! waits.

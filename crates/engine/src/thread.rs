@@ -188,7 +188,11 @@ impl Loop {
                 continue;
             }
             if self.may_spin(now) && now.since(self.last_work) < self.spin.limit() {
-                std::hint::spin_loop();
+                match self.sentinel {
+                    Some(_) => std::hint::spin_loop(),
+                    // Who waits for this core goes first; where nobody does, this is a short system call.
+                    None => std::thread::yield_now(),
+                }
                 let goes_on = std::mem::replace(&mut self.spinning, true);
                 self.begin_books();
                 let spun = clock::now().since(now);

@@ -3,22 +3,8 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use scoutline_abi::layout::SLOT_COUNT;
 
 use crate::{attach, epoll, real, rings, table, wait};
-
-/// The shim's own descriptors: the descriptor plus one, and above it, for a pipe, its set's number plus one. 0: free.
-static INTERNAL: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-/// So many are known; a ring's stand-ins (`rings::standin`) have one each.
-const MOST: usize = SLOT_COUNT;
-/// Of these places the first ones were ever used.
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-fn used() -> &'static [AtomicU64] {
-    &INTERNAL[..USED.load(Ordering::Acquire)]
-}
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
 pub(crate) fn protect(fd: c_int) -> c_int {
@@ -72,34 +58,12 @@ pub(crate) fn copy_up(fd: c_int, how: c_int) -> c_int {
 
 /// From now on a descriptor is the shim's own; with a set's number plus one it is the pipe of that.
 pub(crate) fn enter(fd: c_int, set_plus_one: u64) -> c_int {
-    table::put(fd, table::Entry::Internal);
-    let word = set_plus_one << 32 | (fd as u64 + 1);
-    for (at, place) in INTERNAL.iter().enumerate() {
-        if place.load(Ordering::Relaxed) != 0 {
-            continue;
-        }
-        USED.fetch_max(at + 1, Ordering::AcqRel);
-        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            break;
-        }
-    }
+    table::put_own(fd, set_plus_one);
     fd
-}
-
-/// Changes what the registry says of `fd`.
-fn reenter(fd: c_int, change: impl Fn(u64) -> u64) {
-    for place in used() {
-        let word = place.load(Ordering::Acquire);
-        if word as u32 == fd as u32 + 1 {
-            place.store(change(word), Ordering::Release);
-            break;
-        }
-    }
 }
 
 /// Closes a descriptor of ours.
 pub(crate) fn discard(fd: c_int) {
-    reenter(fd, |_| 0);
     table::put(fd, table::Entry::Kernel);
     real::close_uncancelled(fd);
 }
@@ -110,8 +74,7 @@ pub(crate) fn relocate(fd: c_int) {
     if moved < 0 {
         return;
     }
-    reenter(fd, |word| word & !0xffff_ffff | (moved as u64 + 1));
-    table::put(moved, table::Entry::Internal);
+    table::put_own(moved, table::own_value(fd).unwrap_or_default());
     table::put(fd, table::Entry::Kernel);
     attach::relocated(fd, moved);
     wait::relocated(fd, moved);
@@ -121,11 +84,9 @@ pub(crate) fn relocate(fd: c_int) {
 
 /// Calls `visit` with each of them, and with the number of the set whose pipe it is.
 pub(crate) fn each(mut visit: impl FnMut(c_int, Option<u32>)) {
-    for place in used() {
-        let word = place.load(Ordering::Relaxed);
-        let fd = word as u32 as c_int - 1;
-        if fd >= 0 {
-            visit(fd, ((word >> 32) as u32).checked_sub(1));
+    for fd in 0..=table::highest() {
+        if let Some(set_plus_one) = table::own_value(fd) {
+            visit(fd, (set_plus_one as u32).checked_sub(1));
         }
     }
 }

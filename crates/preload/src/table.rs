@@ -205,6 +205,20 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
     decode(cell.swap(encode(entry), Ordering::AcqRel))
 }
 
+/// `fd` is the shim's own from now on, with this beside it.
+pub(crate) fn put_own(fd: c_int, value: u64) {
+    if let Some(cell) = cell(fd) {
+        HIGHEST.fetch_max(fd, Ordering::Relaxed);
+        cell.store(value << 8 | INTERNAL, Ordering::Release);
+    }
+}
+
+/// What stands beside a descriptor that is the shim's own; `None`: it is not.
+pub(crate) fn own_value(fd: c_int) -> Option<u64> {
+    let word = cell(fd)?.load(Ordering::Acquire);
+    (word & 0xff == INTERNAL).then_some(word >> 8)
+}
+
 /// What stood for a descriptor, with its marks.
 #[derive(Clone, Copy)]
 pub(crate) struct Before(u64);
