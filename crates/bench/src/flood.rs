@@ -476,7 +476,7 @@ fn methods(report: &mut Report, cases: &[Case]) {
          (ICMP) beyond the limit of those as rate-limited; packets that found the packet ring or the core's backlog \
          full were never seen by the engine",
     );
-    report.method("priorities", "preferred 2 (its listen path too), listen 1, standard 0");
+    report.method("priorities", "preferred 2, standard 0; the listen path of each class as the class");
 }
 
 /// A response time; where no request was answered, the whole window, which is less than it took.

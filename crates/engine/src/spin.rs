@@ -146,6 +146,9 @@ mod tests {
         assert_eq!(spin.limit(), Duration::ZERO);
         sleep(&mut spin, 5);
         assert_eq!(spin.limit(), MOST);
+        spin.on_taken();
+        sleep(&mut spin, *REST.start() + 5);
+        assert_eq!(spin.limit(), Duration::ZERO, "the second time for twice as long");
     }
 
     #[test]

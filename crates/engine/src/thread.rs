@@ -188,24 +188,35 @@ impl Loop {
                 continue;
             }
             if self.may_spin(now) && now.since(self.last_work) < self.spin.limit() {
-                match self.sentinel {
-                    Some(_) => std::hint::spin_loop(),
-                    // Who waits for this core goes first; where nobody does, this is a short system call.
-                    None => std::thread::yield_now(),
-                }
-                let goes_on = std::mem::replace(&mut self.spinning, true);
-                self.begin_books();
-                let spun = clock::now().since(now);
-                if goes_on && spun > TAKEN {
-                    self.spin.on_taken();
-                }
-                self.times.spin_ns += spun.as_nanos() as u64;
+                self.look_again_soon(now);
             } else {
                 self.sleep(now);
                 self.begin_books();
             }
         }
         self.core.stop(clock::now());
+    }
+
+    /// A look of a spin is over, and has found nothing.
+    fn look_again_soon(&mut self, now: Time) {
+        let before = clock::now();
+        match self.sentinel {
+            Some(_) => std::hint::spin_loop(),
+            // Who waits for this core may go first (ordinary threads; what it forfeits, a slice, Linux 6.18 takes from it);
+            // where nobody does, this is a short system call.
+            None => std::thread::yield_now(),
+        }
+        let after = clock::now();
+        let goes_on = std::mem::replace(&mut self.spinning, true);
+        self.begin_books();
+        if after.since(before) > TAKEN || goes_on && after.since(now) > TAKEN {
+            // What has come meanwhile was not found by spinning.
+            self.spin.on_taken();
+            self.spinning = false;
+            self.times.away_ns += after.since(now).as_nanos() as u64;
+        } else {
+            self.times.spin_ns += after.since(now).as_nanos() as u64;
+        }
     }
 
     /// The turn of a path, or of Linux. False: time has passed.

@@ -444,7 +444,7 @@ pub(crate) fn close(fd: c_int) -> c_int {
     let closing = family::Closing::begin(fd);
     match family::look(fd) {
         Entry::Kernel => real::close(fd),
-        Entry::Internal => {
+        Entry::Internal(_) => {
             real::set_errno(libc::EBADF);
             -1
         }
@@ -491,7 +491,7 @@ pub(crate) fn leave() {
 
 /// The C library closes `fd` by itself right after this.
 pub(crate) fn closing(fd: c_int) {
-    if !matches!(family::look(fd), Entry::Kernel | Entry::Internal) {
+    if !matches!(family::look(fd), Entry::Kernel | Entry::Internal(_)) {
         left(fd, table::put(fd, Entry::Kernel));
     }
 }
@@ -506,7 +506,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     for fd in first..=last.min(highest) {
         let _closing = family::Closing::begin(fd as c_int);
         match family::look(fd as c_int) {
-            Entry::Internal => {
+            Entry::Internal(_) => {
                 if from < fd {
                     real::close_range(from, fd - 1, flags);
                 }
@@ -544,7 +544,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             Entry::Candidate { watched: false }
         }
         Entry::Ring(number) if rings::duplicated(number) => Entry::Ring(number),
-        Entry::Ring(_) | Entry::Internal | Entry::Kernel => Entry::Kernel,
+        Entry::Ring(_) | Entry::Internal(_) | Entry::Kernel => Entry::Kernel,
     };
     left(to, table::put(to, entry));
     if let Entry::Candidate { .. } = entry {
@@ -572,7 +572,7 @@ fn follow(from: c_int, to: c_int, entry: Entry) {
 
 /// `dup2` and `dup3`: `real` does it in the kernel.
 pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    if table::look(from) == Entry::Internal {
+    if table::is_own(from) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -580,7 +580,7 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
         return real();
     }
     let _closing = family::Closing::begin(to);
-    if family::look(to) == Entry::Internal {
+    if matches!(family::look(to), Entry::Internal(_)) {
         own::relocate(to);
     }
     let entry = family::look(from);
@@ -599,8 +599,8 @@ pub(crate) fn replace(from: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c
     let result = real();
     if result < 0 {
         let errno = real::errno();
-        // Who has closed it in between has given back our hold.
-        if table::restore(to, entry, before) {
+        // Who has closed it in between has given back our hold; a number beyond the table nobody has.
+        if !table::covers(to) || table::restore(to, entry, before) {
             socket.release();
         }
         real::set_errno(errno);

@@ -4,16 +4,18 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 
+use crate::lock::undisturbed;
+use crate::table::Entry;
 use crate::{attach, epoll, real, rings, table, wait};
 
 /// Moves a descriptor of ours out of the program's way and protects it from being closed. Closes `fd`.
 pub(crate) fn protect(fd: c_int) -> c_int {
-    enter(move_up(fd), 0)
+    enter(move_up(fd), None)
 }
 
 /// As [`protect`], for the pipe of a set.
 pub(crate) fn protect_set(pipe: c_int, set: u32) -> c_int {
-    enter(move_up(pipe), u64::from(set) + 1)
+    enter(move_up(pipe), Some(set))
 }
 
 /// Moves a descriptor out of the program's way. Closes `fd`.
@@ -56,26 +58,35 @@ pub(crate) fn copy_up(fd: c_int, how: c_int) -> c_int {
     -1
 }
 
-/// From now on a descriptor is the shim's own; with a set's number plus one it is the pipe of that.
-pub(crate) fn enter(fd: c_int, set_plus_one: u64) -> c_int {
-    table::put_own(fd, set_plus_one);
+/// From now on a descriptor is the shim's own; with a set's number it is the pipe of that.
+pub(crate) fn enter(fd: c_int, set: Option<u32>) -> c_int {
+    table::put(fd, Entry::Internal(set));
     fd
 }
 
 /// Closes a descriptor of ours.
 pub(crate) fn discard(fd: c_int) {
-    table::put(fd, table::Entry::Kernel);
+    table::put(fd, Entry::Kernel);
     real::close_uncancelled(fd);
 }
 
 /// The program wants the number of one of our descriptors for itself (`dup2`): ours moves away.
 pub(crate) fn relocate(fd: c_int) {
-    let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
+    // A fork in between would give the child one set twice.
+    let moved = undisturbed(|| {
+        attach::while_none_comes(|| {
+            let entry @ Entry::Internal(_) = table::look(fd) else { return -1 };
+            let moved = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1);
+            if moved >= 0 {
+                table::put(moved, entry);
+                table::put(fd, Entry::Kernel);
+            }
+            moved
+        })
+    });
     if moved < 0 {
         return;
     }
-    table::put_own(moved, table::own_value(fd).unwrap_or_default());
-    table::put(fd, table::Entry::Kernel);
     attach::relocated(fd, moved);
     wait::relocated(fd, moved);
     epoll::relocated(fd, moved);
@@ -85,8 +96,8 @@ pub(crate) fn relocate(fd: c_int) {
 /// Calls `visit` with each of them, and with the number of the set whose pipe it is.
 pub(crate) fn each(mut visit: impl FnMut(c_int, Option<u32>)) {
     for fd in 0..=table::highest() {
-        if let Some(set_plus_one) = table::own_value(fd) {
-            visit(fd, (set_plus_one as u32).checked_sub(1));
+        if let Entry::Internal(set) = table::look(fd) {
+            visit(fd, set);
         }
     }
 }

@@ -73,7 +73,7 @@ pub(crate) fn send(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     let (mut ours, mut internal) = (false, false);
     each_descriptor(given, |fd| match family::look(*fd) {
         Entry::Socket(_) => ours = true,
-        Entry::Internal => internal = true,
+        Entry::Internal(_) => internal = true,
         _ => {}
     });
     if internal {
@@ -244,7 +244,7 @@ pub(crate) fn send_many(fd: c_int, messages: &mut [mmsghdr], flags: c_int) -> Op
     let mut ours = false;
     for message in messages.iter().filter(|message| message.msg_hdr.msg_controllen > 0) {
         each_descriptor(&message.msg_hdr, |fd| {
-            ours |= matches!(family::look(*fd), Entry::Socket(_) | Entry::Internal);
+            ours |= matches!(family::look(*fd), Entry::Socket(_) | Entry::Internal(_));
         });
     }
     if !ours {

@@ -43,7 +43,7 @@ fn part(fd: c_int) -> Part {
     match family::look(fd) {
         Entry::Socket(slot) => Socket::at(slot).map_or(Part::Kernel, Part::Socket),
         Entry::Epoll(number) if epoll::is_ours(number) => Part::Epoll(number),
-        Entry::Internal => Part::Internal,
+        Entry::Internal(_) => Part::Internal,
         _ => Part::Kernel,
     }
 }
@@ -487,7 +487,7 @@ const NEXT_TABLE: c_int = 256;
 #[cold]
 fn table_size() -> c_int {
     let errno = real::errno();
-    let of_program = |number: &c_int| table::look(*number) != Entry::Internal;
+    let of_program = |number: &c_int| !table::is_own(*number);
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let highest = numbers.filter(of_program).max().unwrap_or(libc::FD_SETSIZE as c_int - 1);

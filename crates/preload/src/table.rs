@@ -49,8 +49,8 @@ pub(crate) enum Entry {
     Socket(u32),
     /// An epoll descriptor: its number in `epoll`.
     Epoll(u32),
-    /// The shim's own.
-    Internal,
+    /// The shim's own; with a set's number it is the pipe of that.
+    Internal(Option<u32>),
     /// A socket of the kernel's that may yet become ours; `watched`: some epoll has it.
     Candidate {
         /// See above.
@@ -67,7 +67,7 @@ fn decode(word: u64) -> Entry {
     match word & 0xff {
         SOCKET => Entry::Socket((word >> 8) as u32),
         EPOLL => Entry::Epoll((word >> 8) as u32),
-        INTERNAL => Entry::Internal,
+        INTERNAL => Entry::Internal(((word >> 8) as u32).checked_sub(1)),
         CANDIDATE => Entry::Candidate { watched: word >> 8 & WATCHED != 0 },
         RING => Entry::Ring((word >> 8) as u32),
         STAND_IN => Entry::StandIn((word >> 8) as u32),
@@ -80,7 +80,7 @@ fn encode(entry: Entry) -> u64 {
         Entry::Kernel => KERNEL,
         Entry::Socket(slot) => u64::from(slot) << 8 | SOCKET,
         Entry::Epoll(number) => u64::from(number) << 8 | EPOLL,
-        Entry::Internal => INTERNAL,
+        Entry::Internal(set) => set.map_or(0, |set| u64::from(set) + 1) << 8 | INTERNAL,
         Entry::Candidate { watched } => (if watched { WATCHED } else { 0 }) << 8 | CANDIDATE,
         Entry::Ring(number) => u64::from(number) << 8 | RING,
         Entry::StandIn(slot) => u64::from(slot) << 8 | STAND_IN,
@@ -130,6 +130,11 @@ fn cell(fd: c_int) -> Option<&'static AtomicU64> {
 #[inline]
 pub(crate) fn look(fd: c_int) -> Entry {
     cell(fd).map_or(Entry::Kernel, |cell| decode(settled(cell)))
+}
+
+/// Whether `fd` is the shim's own.
+pub(crate) fn is_own(fd: c_int) -> bool {
+    matches!(look(fd), Entry::Internal(_))
 }
 
 /// The slot of `fd` when it is a socket of ours.
@@ -205,20 +210,6 @@ pub(crate) fn put(fd: c_int, entry: Entry) -> Entry {
     decode(cell.swap(encode(entry), Ordering::AcqRel))
 }
 
-/// `fd` is the shim's own from now on, with this beside it.
-pub(crate) fn put_own(fd: c_int, value: u64) {
-    if let Some(cell) = cell(fd) {
-        HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        cell.store(value << 8 | INTERNAL, Ordering::Release);
-    }
-}
-
-/// What stands beside a descriptor that is the shim's own; `None`: it is not.
-pub(crate) fn own_value(fd: c_int) -> Option<u64> {
-    let word = cell(fd)?.load(Ordering::Acquire);
-    (word & 0xff == INTERNAL).then_some(word >> 8)
-}
-
 /// What stood for a descriptor, with its marks.
 #[derive(Clone, Copy)]
 pub(crate) struct Before(u64);
@@ -231,8 +222,9 @@ impl Before {
 
 /// [`put`], which may be [undone](restore).
 pub(crate) fn replace(fd: c_int, entry: Entry) -> Before {
+    let Some(cell) = cell(fd) else { return Before(KERNEL) };
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
-    Before(cell(fd).map_or(KERNEL, |cell| cell.swap(encode(entry), Ordering::AcqRel)))
+    Before(cell.swap(encode(entry), Ordering::AcqRel))
 }
 
 /// False: it is something else than `entry` by now.

@@ -105,7 +105,7 @@ pub(super) extern "C" fn before() {
     epoll::before_fork();
     lock_for_fork();
     // From the exchange until the process is copied no set comes or goes: the daemon gives the child the sets that
-    // stand in `own`.
+    // stand in the table.
     let mut held = REQUESTS.lock();
     let child = || match request(Message::new(kind::FORK, 0), true) {
         Ok((answer, [connection, ..])) if connection >= 0 && region.process(answer.value).is_some() => {
@@ -173,7 +173,7 @@ pub(super) extern "C" fn in_child() {
     slot::in_child(region);
     if let Some(child) = child {
         PROCESS.store(child.process, Ordering::Relaxed);
-        CONNECTION.store(own::enter(connection, 0), Ordering::Relaxed);
+        CONNECTION.store(own::enter(connection, None), Ordering::Relaxed);
         if let Some(record) = record(region) {
             // SAFETY: no arguments.
             record.pid.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);

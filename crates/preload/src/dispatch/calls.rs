@@ -159,7 +159,7 @@ fn native(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
 fn serve(number: c_long, arguments: [usize; 6], resolves: bool) -> isize {
     let fd = arguments[0] as c_int;
     // Under the resolver our own functions make calls, too (plug-ins of the C library's call them).
-    if resolves && (table::look(fd) == Entry::Internal || !is_resolvers(number)) {
+    if resolves && (table::is_own(fd) || !is_resolvers(number)) {
         return native(number, arguments);
     }
     let before = is_on_paths(number, arguments);

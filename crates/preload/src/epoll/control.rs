@@ -33,7 +33,7 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event
         _ => None,
     };
     let Some(number) = number else { return kernel_control(epfd, op, fd, event) };
-    if target == Fd::Internal {
+    if matches!(target, Fd::Internal(_)) {
         return err(libc::EBADF);
     }
     let given = if memory::is_nowhere(event) {

@@ -180,7 +180,7 @@ extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    if table::look(fd) == Entry::Internal {
+    if table::is_own(fd) {
         return finish_int(err(libc::EBADF));
     }
     let new = real::dup(fd);
@@ -203,7 +203,7 @@ fn may_be_ours(fd: c_int) -> bool {
 }
 
 fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if table::look(fd) == Entry::Internal {
+    if table::is_own(fd) {
         return finish_int(err(libc::EBADF));
     }
     match command {

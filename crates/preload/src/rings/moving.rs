@@ -59,7 +59,7 @@ pub(super) fn made() {
 
 /// A ring closes `fd`, which is to be known before the number can be given out again.
 pub(super) fn closing(fd: c_int) {
-    if table::look(fd) == Entry::Internal {
+    if table::is_own(fd) {
         own::relocate(fd); // what is closed is no more ours
     } else {
         life::closing(fd);

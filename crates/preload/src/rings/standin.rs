@@ -26,7 +26,7 @@ use super::crossing::Crossing;
 use super::ferry;
 use super::parcels::Parcels;
 use crate::slot::{Socket, kept};
-use crate::table::{self, Entry};
+use crate::table;
 use crate::{epoll, options, own, real};
 
 /// What may lie between the program and the path in each direction, as far as the system lets us.
@@ -263,7 +263,7 @@ pub(crate) fn socket_of(fd: c_int) -> Option<Socket> {
 pub(super) fn descriptors() -> BTreeMap<u32, c_int> {
     let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     let fds = names.filter_map(|name| name.ok()?.file_name().to_str()?.parse().ok());
-    let theirs = fds.filter(|&fd| table::look(fd) != Entry::Internal);
+    let theirs = fds.filter(|&fd| !table::is_own(fd));
     theirs.filter_map(|fd| Some((socket_of(fd)?.index, fd))).collect()
 }
 
