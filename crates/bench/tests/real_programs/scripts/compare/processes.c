@@ -477,6 +477,7 @@ CASE(dup_in_every_way) {
     T(dup2(fd, fd));
     T(dup3(fd, fd, 0));
     T(dup2(900, fd));
+    T(dup2(fd, 2000000000));
     T(dup(900));
     T(fcntl(20, F_SETFL, O_NONBLOCK));
     T((fcntl(31, F_GETFL) & O_NONBLOCK) != 0);
