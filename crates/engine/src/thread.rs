@@ -202,8 +202,8 @@ impl Loop {
         let before = clock::now();
         match self.sentinel {
             Some(_) => std::hint::spin_loop(),
-            // Who waits for this core may go first (ordinary threads; what it forfeits, a slice, Linux 6.18 takes from it);
-            // where nobody does, this is a short system call.
+            // An ordinary thread that waits for this core goes first (Linux 6.18: a yield forfeits a slice); where none does,
+            // this is a short system call.
             None => std::thread::yield_now(),
         }
         let after = clock::now();
