@@ -8,9 +8,11 @@
 //! Whatever adds to the machine does so inside [`with`], under the list's lock. The signal thread takes
 //! that lock and never gives it back, so nothing can be made after it has begun to remove.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
 use anyhow::{Context as _, Result, anyhow};
@@ -31,6 +33,12 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// Where the kernel keeps trace buffers; each directory is one.
 pub(crate) const TRACES: &str = "/sys/kernel/tracing/instances";
 
+/// Where the memory controller has a hierarchy of its own (version 1); each directory is a cgroup.
+pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
+
+/// How long processes that were killed may take to go.
+const DYING: Duration = Duration::from_secs(3);
+
 /// What exists now.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -40,8 +48,8 @@ pub(crate) struct Registry {
     pub(crate) namespaces: Vec<String>,
     /// Temporary directories.
     pub(crate) directories: Vec<PathBuf>,
-    /// Trace buffers.
-    pub(crate) traces: Vec<String>,
+    /// Directories that are the kernel's, each a thing of its own: trace buffers, cgroups.
+    kernel_directories: Vec<PathBuf>,
     /// The tracing file system is mounted by us.
     pub(crate) tracefs: bool,
 }
@@ -50,7 +58,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     groups: Vec::new(),
     namespaces: Vec::new(),
     directories: Vec::new(),
-    traces: Vec::new(),
+    kernel_directories: Vec::new(),
     tracefs: false,
 });
 
@@ -98,8 +106,8 @@ fn remove_all(registry: &mut Registry) {
     for directory in registry.directories.drain(..) {
         remove_directory(&directory);
     }
-    for name in registry.traces.drain(..) {
-        remove_trace(&name);
+    for directory in registry.kernel_directories.drain(..) {
+        end_kernel_directory(&directory);
     }
     unmount_tracefs(registry);
 }
@@ -141,19 +149,46 @@ pub(crate) fn remove_namespace(name: &str) {
 /// Removes a directory of ours and all in it.
 pub(crate) fn remove_directory(directory: &Path) {
     if let Err(error) = fs::remove_dir_all(directory)
-        && error.kind() != std::io::ErrorKind::NotFound
+        && error.kind() != ErrorKind::NotFound
     {
         eprintln!("warning: cannot remove {}: {error}", directory.display());
     }
 }
 
-/// Removes a trace buffer; its events end with it.
-pub(crate) fn remove_trace(name: &str) {
-    let directory = Path::new(TRACES).join(name);
-    if let Err(error) = fs::remove_dir(&directory)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        eprintln!("warning: cannot remove {}: {error}", directory.display());
+/// Makes a trace buffer or a cgroup of this name in `place`, as they are made: a directory.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn make_kernel_directory(place: &str, name: &str) -> std::io::Result<PathBuf> {
+    let directory = Path::new(place).join(format!("{PREFIX}{}-{name}", process::id()));
+    with(|registry| {
+        fs::create_dir(&directory)?;
+        registry.kernel_directories.push(directory.clone());
+        Ok(directory)
+    })
+}
+
+/// Removes it, with what it has recorded.
+pub(crate) fn remove_kernel_directory(directory: &Path) {
+    with(|registry| {
+        end_kernel_directory(directory);
+        registry.kernel_directories.retain(|other| other != directory);
+    });
+}
+
+/// A cgroup is busy until the last of its processes, killed a moment ago, has given back what it had.
+fn end_kernel_directory(directory: &Path) {
+    let deadline = Instant::now() + DYING;
+    loop {
+        match fs::remove_dir(directory) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return eprintln!("warning: cannot remove {}: {error}", directory.display());
+            }
+            _ => return,
+        }
     }
 }
 
@@ -167,8 +202,10 @@ fn sweep() {
     for name in stale_names(&temporary) {
         remove_directory(&temporary.join(name));
     }
-    for name in stale_names(Path::new(TRACES)) {
-        remove_trace(&name);
+    for place in [TRACES, MEMORY_GROUPS].map(Path::new) {
+        for name in stale_names(place) {
+            end_kernel_directory(&place.join(name));
+        }
     }
 }
 
@@ -195,7 +232,7 @@ pub(crate) fn tc(arguments: &[&str]) -> Result<()> {
 
 fn iproute(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program).args(arguments).output().map_err(|error| {
-        if error.kind() == std::io::ErrorKind::NotFound {
+        if error.kind() == ErrorKind::NotFound {
             anyhow!("the program `{program}` is missing; install it with: apt-get install iproute2")
         } else {
             anyhow!("cannot run {program}: {error}")

@@ -6,12 +6,13 @@
 //!   8 × `load hold`: 100 to 100,000 connections ────►  8 × `load answer`, each at a port of its own
 //!   16 clients, keep-alive ────────────────────────►  the first of them
 //! ```
-//! There are eight programs because one often may have 20,000 files at most. Memory is what the server host's processes have (PSS, the daemon included) and the kernel's slabs; these hold both ends of each connection, which are alike in the
-//! kernel's arm: half of what they grow by there is the client's, and is taken off in both arms.
+//! There are eight programs because one often may have 20,000 files at most. Memory is what the server host's
+//! processes hold, the daemon's included: see [`memory`].
 //!
 //! A million paths of real UDP sockets: see [`paths`]. A million flows are in a table and on an engine in this process, as in
 //! `micro`.
 
+mod memory;
 mod paths;
 
 use std::ffi::OsString;
@@ -33,6 +34,8 @@ use crate::report::{Better, Report, Row, Target, median, number};
 use crate::server::Daemon;
 use crate::{Options, micro};
 
+use self::memory::Group;
+
 /// Idle connections.
 const IDLE: [usize; 3] = [100, 10_000, 100_000];
 const PROGRAMS: u16 = 8;
@@ -51,9 +54,9 @@ const MIB: f64 = 1024.0 * 1024.0;
 #[derive(Default)]
 struct Level {
     idle: usize,
-    /// Bytes that opening them took: of the server's processes, and of slabs.
+    /// Bytes that opening them took by arm: of the server's processes, and, where it can be told, of the kernel for them.
     processes: [f64; 2],
-    slabs: [f64; 2],
+    kernel: [Option<f64>; 2],
     /// Figures: requests per second, p99.
     seen: [Vec<Seen>; 2],
     /// What of a core the daemon takes while nothing happens, in percent.
@@ -108,13 +111,22 @@ fn idle_text(idle: usize) -> String {
 /// Measures both arms beside more and more idle connections.
 fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<Level>> {
     let mut meter = Meter::new(options, idle.len() * ARMS.len() * timing.rounds as usize);
+    // They go after what is in them.
+    let groups = [Group::new("paths")?, Group::new("kernel")?];
     let mut bed = Bed::new(options, Placement::Apart, Sides::TwoHosts)?;
     for arm in [PATHS, KERNEL] {
         for program in 0..PROGRAMS {
             let port = format!("--port={}", PORT + program);
             bed.serve_load(arm, &server_name(program), &["answer", &port])?;
         }
+        for process in server_processes(&bed, arm) {
+            groups[arm].as_ref().map_or(Ok(()), |group| group.take(process))?;
+        }
     }
+    let held_by = |bed: &Bed<'_>, arm: usize| -> Result<(f64, Option<f64>)> {
+        let own: Result<f64> = server_processes(bed, arm).map(memory::of_process).sum();
+        Ok((own?, groups[arm].as_ref().map(Group::kernel_bytes).transpose()?))
+    };
     let mut held: [Vec<Process>; 2] = [Vec::new(), Vec::new()];
     let mut levels: Vec<Level> = Vec::new();
     for &count in idle {
@@ -122,11 +134,14 @@ fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<
         let before = levels.last();
         for arm in [PATHS, KERNEL] {
             let more = count - before.map_or(0, |level| level.idle);
-            let (processes, slabs) = (memory_of_processes(&bed, arm)?, slabs()?);
+            let (processes, kernel) = held_by(&bed, arm)?;
             held[arm].extend(hold(&bed, arm, more).with_context(|| format!("arm `{}`", ARMS[arm]))?);
-            level.processes[arm] = memory_of_processes(&bed, arm)? - processes
-                + before.map_or(0.0, |level| level.processes[arm]);
-            level.slabs[arm] = self::slabs()? - slabs + before.map_or(0.0, |level| level.slabs[arm]);
+            let (processes_now, kernel_now) = held_by(&bed, arm)?;
+            level.processes[arm] =
+                processes_now - processes + before.map_or(0.0, |level| level.processes[arm]);
+            level.kernel[arm] = kernel_now
+                .zip(kernel)
+                .map(|(now, then)| now - then + before.and_then(|level| level.kernel[arm]).unwrap_or(0.0));
         }
         for round in 0..timing.rounds {
             for arm in order(ARMS.len(), round) {
@@ -202,41 +217,31 @@ fn hold(bed: &Bed<'_>, arm: usize, count: usize) -> Result<Vec<Process>> {
     Ok(started)
 }
 
-/// Memory of an arm's servers and of its daemon, in bytes, with each shared page divided among those who have it.
-fn memory_of_processes(bed: &Bed<'_>, arm: usize) -> Result<f64> {
-    let servers = (0..PROGRAMS).filter_map(|program| bed.server(arm, &server_name(program))).map(Process::id);
-    let daemon = bed.daemon().filter(|_| arm == PATHS).map(Daemon::process_id);
-    servers.chain(daemon).map(|process| value_of(&format!("/proc/{process}/smaps_rollup"), "Pss:")).sum()
-}
-
-/// All slabs of the kernel, in bytes.
-fn slabs() -> Result<f64> {
-    value_of("/proc/meminfo", "Slab:")
-}
-
-/// A value that a file of the kernel's gives in kB.
-fn value_of(file: &str, key: &str) -> Result<f64> {
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key));
-    let value: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    value.map(|kib| kib * 1024.0).with_context(|| format!("{file} has no {key}"))
+/// An arm's servers, and its daemon.
+fn server_processes(bed: &Bed<'_>, arm: usize) -> impl Iterator<Item = u32> {
+    let servers =
+        (0..PROGRAMS).filter_map(move |program| bed.server(arm, &server_name(program))).map(Process::id);
+    servers.chain(bed.daemon().filter(|_| arm == PATHS).map(Daemon::process_id))
 }
 
 fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<Row>) {
     let case = idle_text(level.idle);
     // Few connections are less than what else happens on the machine.
     if level.idle >= 10_000 {
-        let client = level.slabs[KERNEL] / 2.0;
-        let memory = |arm: usize| [(level.processes[arm] + level.slabs[arm] - client).max(0.0) / MIB];
-        let metric = ("memory", "MiB", Better::Lower);
-        let row = Row::new(case.clone(), metric, &memory(PATHS), Some((ARMS[KERNEL], &memory(KERNEL))));
-        rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
-        // The kernel's slabs are those of the whole machine, and others use it too.
-        let of_processes = |arm: usize| [level.processes[arm] / MIB];
-        let metric = ("memory without the kernel's", "MiB", Better::Lower);
-        let (ours, kernels) = (of_processes(PATHS), of_processes(KERNEL));
-        let row = Row::new(case.clone(), metric, &ours, Some((ARMS[KERNEL], &kernels)));
-        rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
+        let mut memory = |name, [ours, kernels]: [f64; 2]| {
+            let peer = [kernels / MIB];
+            let row = Row::new(
+                case.clone(),
+                (name, "MiB", Better::Lower),
+                &[ours / MIB],
+                Some((ARMS[KERNEL], &peer)),
+            );
+            rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
+        };
+        if let [Some(ours), Some(kernels)] = level.kernel {
+            memory("memory", [level.processes[PATHS] + ours, level.processes[KERNEL] + kernels]);
+        }
+        memory("memory without the kernel's", level.processes);
     }
     let mut add = |metric, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
         let of = |arm: usize| level.seen[arm].iter().map(figure).collect::<Vec<f64>>();

@@ -26,7 +26,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
@@ -59,7 +59,6 @@ impl Drop for Tracefs {
 /// A trace buffer that records.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    name: String,
     directory: PathBuf,
 }
 
@@ -70,15 +69,9 @@ impl Trace {
     /// # Errors
     /// Where the kernel has no such tracepoints, or does not let us use them.
     pub(crate) fn start(processes: &[u32], opened: &str, cores: &[usize]) -> Result<Trace> {
-        let name = format!("{}{}-trace", cleanup::PREFIX, std::process::id());
-        let directory = Path::new(cleanup::TRACES).join(&name);
-        cleanup::with(|registry| {
-            fs::create_dir(&directory)?;
-            registry.traces.push(name.clone());
-            Ok::<(), std::io::Error>(())
-        })
-        .with_context(|| format!("no trace buffer in {} (is tracefs mounted?)", cleanup::TRACES))?;
-        let trace = Trace { name, directory };
+        let directory = cleanup::make_kernel_directory(cleanup::TRACES, "trace")
+            .with_context(|| format!("no trace buffer in {} (is tracefs mounted?)", cleanup::TRACES))?;
+        let trace = Trace { directory };
         trace.write("tracing_on", "0")?;
         trace.write("trace_clock", "mono")?;
         // What came first is kept: the end of a full record is missing then, and nothing in between.
@@ -121,10 +114,7 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        cleanup::with(|registry| {
-            cleanup::remove_trace(&self.name);
-            registry.traces.retain(|other| *other != self.name);
-        });
+        cleanup::remove_kernel_directory(&self.directory);
     }
 }
 

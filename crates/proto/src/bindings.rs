@@ -48,8 +48,6 @@ struct State {
     listeners: BTreeMap<(u16, Address), Vec<Listeners>>,
     /// Where each path listens: most paths that end never did, and must not cost a search.
     places: BTreeMap<PathId, Vec<(u16, Address)>>,
-    /// Listening paths that come before others with which they share.
-    preferred: BTreeSet<PathId>,
     /// RFC 6056 §3.3.3: counts the selections.
     next_ephemeral: u32,
 }
@@ -59,10 +57,20 @@ struct Listeners {
     class: ClassIndex,
     /// They share what comes (SO_REUSEPORT).
     sharing: Vec<PathId>,
+    /// Those of them that come before the others.
+    preferred: BTreeSet<PathId>,
     /// Of these the last takes all (SO_REUSEADDR, datagrams).
     alone: Vec<PathId>,
     /// Who came last is alone.
     alone_is_last: bool,
+}
+
+/// How a path listens.
+#[derive(Clone, Copy)]
+struct Manner {
+    shares: bool,
+    /// Before others with which it shares.
+    preferred: bool,
 }
 
 impl Listeners {
@@ -149,7 +157,6 @@ impl Bindings {
             reserved: BTreeMap::new(),
             listeners: BTreeMap::new(),
             places: BTreeMap::new(),
-            preferred: BTreeSet::new(),
             next_ephemeral: random.next_u32() % EPHEMERAL_COUNT,
         };
         Rc::new(Bindings { state: RefCell::new(state), classifier, secret: random.next_u64() })
@@ -254,7 +261,7 @@ impl Bindings {
     fn listen_with(&self, local: Endpoint, class: ClassIndex, path: PathId, shares: bool) {
         let mut state = self.state.borrow_mut();
         let place = (local.port, local.address);
-        add(state.listeners.entry(place).or_default(), class, path, shares);
+        add(state.listeners.entry(place).or_default(), class, path, Manner { shares, preferred: false });
         state.places.entry(path).or_default().push(place);
     }
 
@@ -262,7 +269,6 @@ impl Bindings {
     pub fn unlisten(&self, path: PathId) {
         let mut state = self.state.borrow_mut();
         let Some(places) = state.places.remove(&path) else { return };
-        state.preferred.remove(&path);
         for place in places {
             if let Some(classes) = state.listeners.get_mut(&place) {
                 take(classes, path);
@@ -278,8 +284,8 @@ impl Bindings {
         let state = &mut *self.state.borrow_mut();
         for place in state.places.get(&path).into_iter().flatten() {
             if let Some(classes) = state.listeners.get_mut(place) {
-                let shares = take(classes, path);
-                add(classes, class, path, shares);
+                let manner = take(classes, path);
+                add(classes, class, path, manner);
             }
         }
     }
@@ -291,8 +297,8 @@ impl Bindings {
             let Some(classes) = state.listeners.get_mut(place) else { continue };
             let class = classes.iter().find(|at| at.alone.contains(&path)).map(|at| at.class);
             if let Some(class) = class {
-                take(classes, path);
-                add(classes, class, path, true);
+                let manner = take(classes, path);
+                add(classes, class, path, Manner { shares: true, ..manner });
             }
         }
     }
@@ -300,10 +306,15 @@ impl Bindings {
     /// Of those who share a place a path comes before others that are not preferred, or does so no longer.
     pub fn prefer(&self, path: PathId, is_preferred: bool) {
         let state = &mut *self.state.borrow_mut();
-        if is_preferred && state.places.contains_key(&path) {
-            state.preferred.insert(path);
-        } else {
-            state.preferred.remove(&path);
+        for place in state.places.get(&path).into_iter().flatten() {
+            let classes = state.listeners.get_mut(place).into_iter().flatten();
+            for at in classes.filter(|at| at.all().any(|other| other == path)) {
+                if is_preferred {
+                    at.preferred.insert(path);
+                } else {
+                    at.preferred.remove(&path);
+                }
+            }
         }
     }
 
@@ -330,10 +341,9 @@ impl Bindings {
                 let chosen = (self.hash(key) % paths.len().max(1) as u64) as usize;
                 let (before, from) = paths.split_at(chosen);
                 let mut in_turn = from.iter().chain(before);
-                let preferred = if state.preferred.is_empty() {
-                    None
-                } else {
-                    in_turn.find(|path| state.preferred.contains(path))
+                let preferred = match &listeners.preferred {
+                    none if none.is_empty() => None,
+                    preferred => in_turn.find(|path| preferred.contains(path)),
                 };
                 preferred.or(from.first()).copied()
             }
@@ -364,31 +374,41 @@ impl Bindings {
     }
 }
 
-fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId, shares: bool) {
+fn add(classes: &mut Vec<Listeners>, class: ClassIndex, path: PathId, manner: Manner) {
     let index = classes.iter().position(|at| at.class == class).unwrap_or_else(|| {
-        classes.push(Listeners { class, sharing: Vec::new(), alone: Vec::new(), alone_is_last: false });
+        classes.push(Listeners {
+            class,
+            sharing: Vec::new(),
+            preferred: BTreeSet::new(),
+            alone: Vec::new(),
+            alone_is_last: false,
+        });
         classes.len() - 1
     });
     let at = &mut classes[index];
-    if shares {
+    if manner.shares {
         at.sharing.push(path);
     } else {
         at.alone.push(path);
     }
-    at.alone_is_last = !shares;
+    if manner.preferred {
+        at.preferred.insert(path);
+    }
+    at.alone_is_last = !manner.shares;
 }
 
-/// Whether it shared what came.
-fn take(classes: &mut Vec<Listeners>, path: PathId) -> bool {
-    let mut shares = true;
+/// How it listened.
+fn take(classes: &mut Vec<Listeners>, path: PathId) -> Manner {
+    let mut manner = Manner { shares: true, preferred: false };
     for at in &mut *classes {
-        shares &= !at.alone.contains(&path);
+        manner.shares &= !at.alone.contains(&path);
+        manner.preferred |= at.preferred.remove(&path);
         at.sharing.retain(|&other| other != path);
         at.alone.retain(|&other| other != path);
         at.alone_is_last = !at.alone.is_empty() && (at.alone_is_last || at.sharing.is_empty());
     }
     classes.retain(|at| at.all().next().is_some());
-    shares
+    manner
 }
 
 /// Every address of this port.

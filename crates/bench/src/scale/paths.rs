@@ -6,7 +6,7 @@
 //!   nobody                  ◄─────── 62 × `load herd`: 16,000 connected sockets each
 //! ```
 //! The herd that asks does so once without the others and once beside them. Memory is what the daemon and the herds have
-//! (PSS), and the kernel's slabs, in which each socket of ours is one of the kernel's too.
+//! (PSS), and all the kernel's slabs, in which each socket of ours is one of the kernel's too.
 
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{slabs, value_of};
+use super::memory;
 use crate::Options;
 use crate::load::herd::HerdReport;
 use crate::placed::{Bed, PATHS, Placement, Sides};
@@ -111,7 +111,6 @@ fn wait_for(process: &mut Process, word: &str) -> Result<()> {
 /// Memory of the daemon and of these, in bytes, with the kernel's slabs.
 fn memory(bed: &Bed<'_>, herds: &[Process]) -> Result<f64> {
     let daemon = bed.daemon().map(crate::server::Daemon::process_id);
-    let of = |process: u32| value_of(&format!("/proc/{process}/smaps_rollup"), "Pss:");
-    let processes: Result<f64> = herds.iter().map(Process::id).chain(daemon).map(of).sum();
-    Ok(processes? + slabs()?)
+    let processes: Result<f64> = herds.iter().map(Process::id).chain(daemon).map(memory::of_process).sum();
+    Ok(processes? + memory::slabs()?)
 }
