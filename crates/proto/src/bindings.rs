@@ -599,6 +599,14 @@ mod tests {
         bindings.prefer(path(4), false);
         bindings.prefer(path(9), true);
         assert_eq!(taking(), [1, 3, 4], "who does not listen is none of them");
+        // Elsewhere nobody is preferred; and who was before it shared still is.
+        bindings.listen_alone(Endpoint::new(ANY, 81), 3, path(5));
+        bindings.prefer(path(5), true);
+        assert_eq!(taking(), [1, 3, 4]);
+        bindings.share_listener(path(5));
+        bindings.listen(Endpoint::new(ANY, 81), 3, path(6));
+        let at_81 = |port| bindings.listener(&FlowKey { local_port: 81, ..key(port) }, 0);
+        assert!((0..100).all(|port| at_81(port) == Some(path(5))));
     }
 
     /// Counts what it is asked.
