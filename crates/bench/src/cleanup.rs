@@ -33,8 +33,8 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// Where the kernel keeps trace buffers; each directory is one.
 pub(crate) const TRACES: &str = "/sys/kernel/tracing/instances";
 
-/// Where the memory controller has a hierarchy of its own (version 1); each directory is a cgroup.
-pub(crate) const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
+/// Where the memory controller has a hierarchy of its own (version 1).
+const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
 
 /// How long processes that were killed may take to go.
 const DYING: Duration = Duration::from_secs(3);
@@ -155,12 +155,21 @@ pub(crate) fn remove_directory(directory: &Path) {
     }
 }
 
-/// Makes a trace buffer or a cgroup of this name in `place`, as they are made: a directory.
+/// Our own cgroup in that hierarchy, where there is one; each directory in it is one below.
+pub(crate) fn memory_group() -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.split_once(":memory:"))?.1;
+    let own = Path::new(MEMORY_GROUPS).join(path.trim_start_matches('/'));
+    // In a container the path may be the host's.
+    [own, MEMORY_GROUPS.into()].into_iter().find(|place| place.join("cgroup.procs").exists())
+}
+
+/// Makes a trace buffer or a cgroup in `place`, as they are made: a directory, named `scl-<pid>-<name>`.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn make_kernel_directory(place: &str, name: &str) -> std::io::Result<PathBuf> {
-    let directory = Path::new(place).join(format!("{PREFIX}{}-{name}", process::id()));
+pub(crate) fn make_kernel_directory(place: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let directory = place.join(format!("{PREFIX}{}-{name}", process::id()));
     with(|registry| {
         fs::create_dir(&directory)?;
         registry.kernel_directories.push(directory.clone());
@@ -168,15 +177,13 @@ pub(crate) fn make_kernel_directory(place: &str, name: &str) -> std::io::Result<
     })
 }
 
-/// Removes it, with what it has recorded.
+/// Removes what [`make_kernel_directory`] has made. Twice does no harm.
 pub(crate) fn remove_kernel_directory(directory: &Path) {
-    with(|registry| {
-        end_kernel_directory(directory);
-        registry.kernel_directories.retain(|other| other != directory);
-    });
+    end_kernel_directory(directory);
+    with(|registry| registry.kernel_directories.retain(|other| other != directory));
 }
 
-/// A cgroup is busy until the last of its processes, killed a moment ago, has given back what it had.
+/// Removes a trace buffer or a cgroup. A cgroup is busy until the last of its processes, killed a moment ago, has given back what it had.
 fn end_kernel_directory(directory: &Path) {
     let deadline = Instant::now() + DYING;
     loop {
@@ -202,9 +209,13 @@ fn sweep() {
     for name in stale_names(&temporary) {
         remove_directory(&temporary.join(name));
     }
-    for place in [TRACES, MEMORY_GROUPS].map(Path::new) {
-        for name in stale_names(place) {
-            end_kernel_directory(&place.join(name));
+    for place in [Some(PathBuf::from(TRACES)), memory_group()].into_iter().flatten() {
+        for directory in stale_names(&place).into_iter().map(|name| place.join(name)) {
+            let left = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+            for pid in left.lines().filter_map(|pid| pid.parse().ok()) {
+                sys::signal_process(pid, libc::SIGKILL);
+            }
+            end_kernel_directory(&directory);
         }
     }
 }

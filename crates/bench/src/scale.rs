@@ -34,7 +34,7 @@ use crate::report::{Better, Report, Row, Target, median, number};
 use crate::server::Daemon;
 use crate::{Options, micro};
 
-use self::memory::Group;
+use self::memory::Groups;
 
 /// Idle connections.
 const IDLE: [usize; 3] = [100, 10_000, 100_000];
@@ -54,9 +54,10 @@ const MIB: f64 = 1024.0 * 1024.0;
 #[derive(Default)]
 struct Level {
     idle: usize,
-    /// Bytes that opening them took by arm: of the server's processes, and, where it can be told, of the kernel for them.
+    /// Bytes that opening them took by arm: of the server's processes, and of the kernel for them (0: it does not
+    /// tell).
     processes: [f64; 2],
-    kernel: [Option<f64>; 2],
+    kernel: [f64; 2],
     /// Figures: requests per second, p99.
     seen: [Vec<Seen>; 2],
     /// What of a core the daemon takes while nothing happens, in percent.
@@ -74,7 +75,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let idle: Vec<usize> = IDLE.into_iter().filter(|idle| options.wants(&idle_text(*idle))).collect();
     let mut levels = Vec::new();
     if !idle.is_empty() {
-        levels = connections(options, &idle, timing)?;
+        // They go after what is in them.
+        let groups = Groups::new(&["paths", "kernel"]);
+        levels = connections(options, &idle, timing, groups.as_ref().ok())?;
+        if let Err(error) = &groups {
+            report.method("memory", format!("the kernel's part is not counted: {error:#}"));
+        }
         for level in &levels {
             rows(options, level, levels.first(), &mut report.rows);
         }
@@ -109,10 +115,13 @@ fn idle_text(idle: usize) -> String {
 }
 
 /// Measures both arms beside more and more idle connections.
-fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<Level>> {
+fn connections(
+    options: &Options,
+    idle: &[usize],
+    timing: Timing,
+    groups: Option<&Groups>,
+) -> Result<Vec<Level>> {
     let mut meter = Meter::new(options, idle.len() * ARMS.len() * timing.rounds as usize);
-    // They go after what is in them.
-    let groups = [Group::new("paths")?, Group::new("kernel")?];
     let mut bed = Bed::new(options, Placement::Apart, Sides::TwoHosts)?;
     for arm in [PATHS, KERNEL] {
         for program in 0..PROGRAMS {
@@ -120,28 +129,27 @@ fn connections(options: &Options, idle: &[usize], timing: Timing) -> Result<Vec<
             bed.serve_load(arm, &server_name(program), &["answer", &port])?;
         }
         for process in server_processes(&bed, arm) {
-            groups[arm].as_ref().map_or(Ok(()), |group| group.take(process))?;
+            groups.map_or(Ok(()), |groups| groups.take(arm, process))?;
         }
     }
-    let held_by = |bed: &Bed<'_>, arm: usize| -> Result<(f64, Option<f64>)> {
-        let own: Result<f64> = server_processes(bed, arm).map(memory::of_process).sum();
-        Ok((own?, groups[arm].as_ref().map(Group::kernel_bytes).transpose()?))
+    let own = |bed: &Bed<'_>, arm: usize| -> Result<f64> {
+        server_processes(bed, arm).map(memory::of_process).sum()
     };
+    let kernels = |arm: usize| groups.map_or(Ok(0.0), |groups| groups.kernel_bytes(arm));
     let mut held: [Vec<Process>; 2] = [Vec::new(), Vec::new()];
     let mut levels: Vec<Level> = Vec::new();
     for &count in idle {
-        let mut level = Level { idle: count, ..Level::default() };
-        let before = levels.last();
+        // What was opened before stays open, and counts on.
+        let (opened, processes, kernel) = levels
+            .last()
+            .map_or((0, [0.0; 2], [0.0; 2]), |before| (before.idle, before.processes, before.kernel));
+        let mut level = Level { idle: count, processes, kernel, ..Level::default() };
         for arm in [PATHS, KERNEL] {
-            let more = count - before.map_or(0, |level| level.idle);
-            let (processes, kernel) = held_by(&bed, arm)?;
+            let more = count - opened;
+            let (processes, kernel) = (own(&bed, arm)?, kernels(arm)?);
             held[arm].extend(hold(&bed, arm, more).with_context(|| format!("arm `{}`", ARMS[arm]))?);
-            let (processes_now, kernel_now) = held_by(&bed, arm)?;
-            level.processes[arm] =
-                processes_now - processes + before.map_or(0.0, |level| level.processes[arm]);
-            level.kernel[arm] = kernel_now
-                .zip(kernel)
-                .map(|(now, then)| now - then + before.and_then(|level| level.kernel[arm]).unwrap_or(0.0));
+            level.processes[arm] += own(&bed, arm)? - processes;
+            level.kernel[arm] += kernels(arm)? - kernel;
         }
         for round in 0..timing.rounds {
             for arm in order(ARMS.len(), round) {
@@ -228,7 +236,7 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
     let case = idle_text(level.idle);
     // Few connections are less than what else happens on the machine.
     if level.idle >= 10_000 {
-        let mut memory = |name, [ours, kernels]: [f64; 2]| {
+        let mut held = |name, [ours, kernels]: [f64; 2]| {
             let peer = [kernels / MIB];
             let row = Row::new(
                 case.clone(),
@@ -238,10 +246,11 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
             );
             rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(300.0))));
         };
-        if let [Some(ours), Some(kernels)] = level.kernel {
-            memory("memory", [level.processes[PATHS] + ours, level.processes[KERNEL] + kernels]);
+        let (processes, kernel) = (level.processes, level.kernel);
+        if kernel[KERNEL] > 0.0 {
+            held("memory", [PATHS, KERNEL].map(|arm| processes[arm] + kernel[arm]));
         }
-        memory("memory without the kernel's", level.processes);
+        held("memory without the kernel's", processes);
     }
     let mut add = |metric, target: Option<Target>, figure: &dyn Fn(&Seen) -> f64| {
         let of = |arm: usize| level.seen[arm].iter().map(figure).collect::<Vec<f64>>();

@@ -26,7 +26,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -69,7 +69,7 @@ impl Trace {
     /// # Errors
     /// Where the kernel has no such tracepoints, or does not let us use them.
     pub(crate) fn start(processes: &[u32], opened: &str, cores: &[usize]) -> Result<Trace> {
-        let directory = cleanup::make_kernel_directory(cleanup::TRACES, "trace")
+        let directory = cleanup::make_kernel_directory(Path::new(cleanup::TRACES), "trace")
             .with_context(|| format!("no trace buffer in {} (is tracefs mounted?)", cleanup::TRACES))?;
         let trace = Trace { directory };
         trace.write("tracing_on", "0")?;

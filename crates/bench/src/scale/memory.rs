@@ -1,11 +1,12 @@
 //! What the server host's processes hold: their own memory (PSS, the daemon's included), and what the kernel holds for
-//! them, which a memory cgroup of theirs counts: sockets, files, page tables. The clients are not in it.
+//! them, which a memory cgroup of theirs counts: sockets, files, page tables. The clients are not in it, nor what waits in
+//! sockets' buffers.
 //!
-//! A socket that comes up in an interrupt is charged once it is accepted, from Linux 6.12 on; before, an arm of the
-//! kernel's looks smaller than it is.
+//! A socket that comes up in an interrupt is charged once it is accepted (Linux 6.12), in version 1 of cgroups only where
+//! the group's TCP limit has been set, to whatever.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
@@ -13,49 +14,56 @@ use crate::cleanup;
 
 /// What the kernel holds for a group, in bytes.
 const KERNEL: &str = "memory.kmem.usage_in_bytes";
+/// What sockets' buffers may take.
+const TCP_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
 
-/// A memory cgroup, which goes with this.
+/// A memory cgroup for the servers of each arm. They go with this.
 #[derive(Debug)]
-pub(super) struct Group(PathBuf);
+pub(super) struct Groups(Vec<PathBuf>);
 
-impl Group {
-    /// Empty; `None` where this machine has no such controller.
+impl Groups {
+    /// Empty ones, as many as there are names.
     ///
     /// # Errors
-    /// It cannot be made.
-    pub(super) fn new(name: &str) -> Result<Option<Group>> {
-        if !Path::new(cleanup::MEMORY_GROUPS).join(KERNEL).exists() {
-            return Ok(None);
+    /// This machine has no memory controller of version 1, or does not let us use it.
+    pub(super) fn new(names: &[&str]) -> Result<Groups> {
+        cleanup::install()?;
+        let place = cleanup::memory_group().context("no memory controller of version 1")?;
+        let mut groups = Groups(Vec::new());
+        for name in names {
+            let directory = cleanup::make_kernel_directory(&place, name)
+                .with_context(|| format!("no memory cgroup in {}", place.display()))?;
+            groups.0.push(directory.clone());
+            fs::write(directory.join(TCP_LIMIT), "-1")
+                .with_context(|| format!("{TCP_LIMIT} cannot be set"))?;
         }
-        let directory = cleanup::make_kernel_directory(cleanup::MEMORY_GROUPS, name)
-            .with_context(|| format!("no memory cgroup in {}", cleanup::MEMORY_GROUPS))?;
-        Ok(Some(Group(directory)))
+        Ok(groups)
     }
 
-    /// Takes in a process with all its threads; what it holds already stays where it was counted.
+    /// Takes a process with all its threads into a group; what it holds already stays where it was counted.
     ///
     /// # Errors
-    /// It is gone.
-    pub(super) fn take(&self, process: u32) -> Result<()> {
-        let file = self.0.join("cgroup.procs");
+    /// It is gone, or may not be moved.
+    pub(super) fn take(&self, group: usize, process: u32) -> Result<()> {
+        let file = self.0[group].join("cgroup.procs");
         fs::write(&file, process.to_string())
             .with_context(|| format!("process {process} into {}", file.display()))
     }
 
-    /// What the kernel holds for it, in bytes.
+    /// What the kernel holds for a group, in bytes.
     ///
     /// # Errors
-    /// The controller is gone.
-    pub(super) fn kernel_bytes(&self) -> Result<f64> {
-        let file = self.0.join(KERNEL);
+    /// The kernel does not say.
+    pub(super) fn kernel_bytes(&self, group: usize) -> Result<f64> {
+        let file = self.0[group].join(KERNEL);
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         text.trim().parse().with_context(|| format!("{} has no number: {text:?}", file.display()))
     }
 }
 
-impl Drop for Group {
+impl Drop for Groups {
     fn drop(&mut self) {
-        cleanup::remove_kernel_directory(&self.0);
+        self.0.iter().for_each(|directory| cleanup::remove_kernel_directory(directory));
     }
 }
 

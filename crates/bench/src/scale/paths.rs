@@ -63,7 +63,7 @@ pub(super) fn run(options: &Options, rounds: u32, seconds: f64, report: &mut Rep
     add("questions, beside them", "/s", Better::Higher, &beside, None);
     add("questions, without the others", "/s", Better::Higher, &alone, None);
     add("kept", "%", Better::Higher, &[kept], Some(Target::Ours(90.0)));
-    add("memory of each, the kernel's part included", "bytes", Better::Lower, &[held / others], None);
+    add("memory of each, with all of the kernel's slabs", "bytes", Better::Lower, &[held / others], None);
     add("to open and connect each", "µs", Better::Lower, &[opened.as_secs_f64() * 1e6 / others], None);
     Ok(())
 }
