@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{self, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
@@ -21,17 +21,28 @@ use super::program::Program;
 use super::{AttachServer, Owners, parse_cgroups};
 use crate::engine::{Command, fake::FakeEngine};
 
+/// One bed at a time: a process that a test starts has all sockets of this one until it has called `exec`, and what
+/// another test closes meanwhile has not ended for the server.
+static ONE: Mutex<()> = Mutex::new(());
+
 struct Bed {
     server: AttachServer,
     engine: FakeEngine,
     path: PathBuf,
+    _one: MutexGuard<'static, ()>,
 }
 
 impl Bed {
     fn new(name: &str) -> Bed {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let path = std::env::temp_dir().join(format!("scoutline-attach-{name}-{}", std::process::id()));
         let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
-        Bed { server: AttachServer::bind(&path, 0o600, owners).unwrap(), engine: FakeEngine::new(), path }
+        Bed {
+            server: AttachServer::bind(&path, 0o600, owners).unwrap(),
+            engine: FakeEngine::new(),
+            path,
+            _one: one,
+        }
     }
 
     fn connect(&mut self) -> OwnedFd {
