@@ -9,6 +9,10 @@
 //! There are eight programs because one often may have 20,000 files at most. Memory is what the server host's
 //! processes hold, the daemon's included: see [`memory`].
 //!
+//! Others on the machine may look through all descriptors (the first process of the sandbox that this was written in
+//! does, at nice −10, and takes a tenth of a core and more). So the fewest connections are also measured while
+//! [`strangers`] have as many descriptors as there will be: what is then left of a difference is the neighbours'.
+//!
 //! A million paths of real UDP sockets: see [`paths`]. A million flows are in a table and on an engine in this process, as in
 //! `micro`.
 
@@ -41,6 +45,10 @@ const IDLE: [usize; 3] = [100, 10_000, 100_000];
 const PROGRAMS: u16 = 8;
 const PORT: u16 = 8000;
 const CLIENTS: usize = 16;
+/// Descriptors of a connection: each arm has its own, and both of its ends are on this machine.
+const ENDS: usize = 2 * ARMS.len();
+/// As many descriptors as one program may have on most machines.
+const OF_A_STRANGER: usize = 10_000;
 /// How long it is looked at while nothing happens.
 const REST: Duration = Duration::from_secs(3);
 /// How long the connections may take to open.
@@ -60,6 +68,8 @@ struct Level {
     kernel: [f64; 2],
     /// Figures: requests per second, p99.
     seen: [Vec<Seen>; 2],
+    /// The same while strangers have as many descriptors as there will be; of the first level.
+    among_strangers: Option<[Vec<Seen>; 2]>,
     /// What of a core the daemon takes while nothing happens, in percent.
     at_rest: f64,
 }
@@ -84,6 +94,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         for level in &levels {
             rows(options, level, levels.first(), &mut report.rows);
         }
+        if levels.iter().any(|level| level.among_strangers.is_some()) {
+            let text = "programs of neither arm that have as many descriptors as all connections will have";
+            report.method("strangers", text);
+        }
         report.figure = Some(figure(&levels));
     }
     if options.wants(paths::CASE) {
@@ -103,7 +117,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "placement",
         format!("servers and engine on core {}, clients on core {}", options.server_core, options.load_core),
     );
-    let all = || levels.iter().flat_map(|level| level.seen.iter().flatten());
+    let all = || {
+        let strangers = levels.iter().flat_map(|level| level.among_strangers.iter().flatten());
+        strangers.chain(levels.iter().flat_map(|level| &level.seen)).flatten()
+    };
     let errors = all().map(|seen| seen.errors).sum();
     let others = all().map(|seen| seen.others).fold(0.0, f64::max);
     describe_conditions(&mut report, options, false, (errors, "requests"), others);
@@ -121,7 +138,9 @@ fn connections(
     timing: Timing,
     groups: Option<&Groups>,
 ) -> Result<Vec<Level>> {
-    let mut meter = Meter::new(options, idle.len() * ARMS.len() * timing.rounds as usize);
+    // The first level is there a second time, among strangers.
+    let steps = idle.len() + usize::from(idle.len() > 1);
+    let mut meter = Meter::new(options, steps * ARMS.len() * timing.rounds as usize);
     let mut bed = Bed::new(options, Placement::Apart, Sides::TwoHosts)?;
     for arm in [PATHS, KERNEL] {
         for program in 0..PROGRAMS {
@@ -151,21 +170,12 @@ fn connections(
             level.processes[arm] += own(&bed, arm)? - processes;
             level.kernel[arm] += kernels(arm)? - kernel;
         }
-        for round in 0..timing.rounds {
-            for arm in order(ARMS.len(), round) {
-                let words = [format!("--clients={CLIENTS}"), "--keepalive".to_owned()];
-                let (load, mut seen) = bed.load(arm, &Load { words: &words, port: PORT }, timing)?;
-                bed.check(arm).with_context(|| format!("arm `{}`", ARMS[arm]))?;
-                seen.figures = vec![load.throughput(), load.p99_us];
-                let busy = Measurement {
-                    busy: seen.busy.clone(),
-                    others: seen.others,
-                    standard: load,
-                    ..Measurement::default()
-                };
-                meter.step(&format!("{} · {} · round {}", idle_text(count), ARMS[arm], round + 1), &busy);
-                level.seen[arm].push(seen);
-            }
+        level.seen = active(&mut bed, timing, &idle_text(count), &mut meter)?;
+        if levels.is_empty() && idle.len() > 1 {
+            let most = idle.iter().max().map_or(0, |most| most - count);
+            let _strangers = strangers(&bed, ENDS * most)?;
+            let case = format!("{}, strangers", idle_text(count));
+            level.among_strangers = Some(active(&mut bed, timing, &case, &mut meter)?);
         }
         level.at_rest = at_rest(&bed)?;
         levels.push(level);
@@ -174,6 +184,28 @@ fn connections(
         process.check()?;
     }
     Ok(levels)
+}
+
+/// What is active beside the connections that are there: both arms, in turn.
+fn active(bed: &mut Bed<'_>, timing: Timing, case: &str, meter: &mut Meter) -> Result<[Vec<Seen>; 2]> {
+    let words = [format!("--clients={CLIENTS}"), "--keepalive".to_owned()];
+    let mut all = [Vec::new(), Vec::new()];
+    for round in 0..timing.rounds {
+        for arm in order(ARMS.len(), round) {
+            let (load, mut seen) = bed.load(arm, &Load { words: &words, port: PORT }, timing)?;
+            bed.check(arm).with_context(|| format!("arm `{}`", ARMS[arm]))?;
+            seen.figures = vec![load.throughput(), load.p99_us];
+            let busy = Measurement {
+                busy: seen.busy.clone(),
+                others: seen.others,
+                standard: load,
+                ..Measurement::default()
+            };
+            meter.step(&format!("{case} · {} · round {}", ARMS[arm], round + 1), &busy);
+            all[arm].push(seen);
+        }
+    }
+    Ok(all)
 }
 
 /// What of a core the daemon takes while nothing happens, in percent; 0 without one.
@@ -208,13 +240,35 @@ fn hold(bed: &Bed<'_>, arm: usize, count: usize) -> Result<Vec<Process>> {
         // What does not divide goes to the first programs.
         let count = count / programs + usize::from(usize::from(program) < count % programs);
         let address = SocketAddrV4::new(bed.address(arm), PORT + program);
-        let mut command: Vec<OsString> = bed.load_command();
-        command.extend(["hold".into(), format!("--connect={address}").into()]);
-        command.push(format!("--count={count}").into());
-        bed.client(arm, &format!("hold{program}-"), &command)
+        start_holder(bed, arm, &format!("hold{program}-"), count, Some(address))
     };
-    let started: Result<Vec<Process>> = (0..PROGRAMS).map(start).collect();
-    let mut started = started?;
+    holding((0..PROGRAMS).map(start).collect::<Result<_>>()?)
+}
+
+/// Programs that have so many descriptors, and nothing to do with either arm.
+fn strangers(bed: &Bed<'_>, count: usize) -> Result<Vec<Process>> {
+    let start = |at: usize| {
+        let count = OF_A_STRANGER.min(count - at);
+        start_holder(bed, KERNEL, &format!("stranger{at}-"), count, None)
+    };
+    holding((0..count).step_by(OF_A_STRANGER).map(start).collect::<Result<_>>()?)
+}
+
+fn start_holder(
+    bed: &Bed<'_>,
+    arm: usize,
+    name: &str,
+    count: usize,
+    connect: Option<SocketAddrV4>,
+) -> Result<Process> {
+    let mut command: Vec<OsString> = bed.load_command();
+    command.extend(["hold".into(), format!("--count={count}").into()]);
+    command.extend(connect.map(|address| format!("--connect={address}").into()));
+    bed.client(arm, name, &command)
+}
+
+/// Waits until all of them have what they shall hold.
+fn holding(mut started: Vec<Process>) -> Result<Vec<Process>> {
     let deadline = Instant::now() + PATIENCE;
     for process in &mut started {
         match process.line(deadline)? {
@@ -267,21 +321,28 @@ fn rows(options: &Options, level: &Level, first: Option<&Level>, rows: &mut Vec<
         rows.push(Row::new(case.clone(), metric, &[level.at_rest], None).aiming_at(Some(Target::Ours(0.5))));
     }
     let Some(first) = first.filter(|first| first.idle < level.idle) else { return };
-    let kept = |arm: usize| [100.0 * throughput(level, arm) / throughput(first, arm).max(1e-9)];
+    let mut kept = |name: &str, of: &[Vec<Seen>; 2], target| {
+        let part = |arm: usize| [100.0 * throughput(&level.seen[arm]) / throughput(&of[arm]).max(1e-9)];
+        let metric = (name, "%", Better::Higher);
+        let row = Row::new(case.clone(), metric, &part(PATHS), Some((ARMS[KERNEL], &part(KERNEL))));
+        rows.push(row.aiming_at(target));
+    };
+    let target = (level.idle == 100_000).then_some(Target::Ours(90.0));
     let name = format!("kept of that beside {}", first.idle);
-    let metric = (name.as_str(), "%", Better::Higher);
-    let row = Row::new(case.clone(), metric, &kept(PATHS), Some((ARMS[KERNEL], &kept(KERNEL))));
-    rows.push(row.aiming_at((level.idle == 100_000).then_some(Target::Ours(90.0))));
+    kept(&name, &first.seen, target);
+    if let Some(seen) = first.among_strangers.as_ref().filter(|_| level.idle == 100_000) {
+        kept(&format!("{name} among strangers"), seen, None);
+    }
 }
 
-fn throughput(level: &Level, arm: usize) -> f64 {
-    median(&level.seen[arm].iter().map(|seen| seen.figures[0]).collect::<Vec<_>>())
+fn throughput(seen: &[Seen]) -> f64 {
+    median(&seen.iter().map(|seen| seen.figures[0]).collect::<Vec<_>>())
 }
 
 fn figure(levels: &[Level]) -> Figure {
     let series = |arm: usize| Series {
         name: ARMS[arm].into(),
-        points: levels.iter().map(|level| (level.idle as f64, throughput(level, arm))).collect(),
+        points: levels.iter().map(|level| (level.idle as f64, throughput(&level.seen[arm]))).collect(),
     };
     let panel = Panel {
         title: format!("{CLIENTS} clients, keep-alive"),

@@ -2,10 +2,12 @@
 //! stopped.
 
 use std::net::{SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
 use std::thread;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::sys;
 
@@ -13,9 +15,9 @@ use crate::sys;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "load hold", about = "Connections that do nothing")]
 pub struct HoldArguments {
-    /// The server.
+    /// The server; without one, sockets that lead nowhere.
     #[arg(long)]
-    pub connect: SocketAddrV4,
+    pub connect: Option<SocketAddrV4>,
     /// How many connections.
     #[arg(long)]
     pub count: usize,
@@ -24,9 +26,14 @@ pub struct HoldArguments {
 /// Opens them, and waits until it is stopped.
 pub fn hold(arguments: &HoldArguments) -> Result<()> {
     sys::raise_file_limit()?;
-    let server = arguments.connect;
-    let connect = |at| TcpStream::connect(server).with_context(|| format!("connection {at} to {server}"));
-    let held: Result<Vec<TcpStream>> = (0..arguments.count).map(connect).collect();
+    let open = |at| match arguments.connect {
+        Some(server) => TcpStream::connect(server)
+            .map(OwnedFd::from)
+            .with_context(|| format!("connection {at} to {server}")),
+        None => rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
+            .with_context(|| format!("socket {at}")),
+    };
+    let held: Result<Vec<OwnedFd>> = (0..arguments.count).map(open).collect();
     let _held = held?;
     println!("holding");
     loop {
