@@ -79,9 +79,11 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
 #[cfg(test)]
 mod tests {
     use super::Claim;
+    use crate::alone;
 
     #[test]
     fn an_interface_is_claimed_once_at_a_time() {
+        let _alone = alone();
         let name = format!("test{}", std::process::id());
         let claim = Claim::of(&name).expect("nobody has it");
         // However often others ask.

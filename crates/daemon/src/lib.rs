@@ -31,3 +31,11 @@ pub use config::{Config, ConfigError};
 pub use daemon::{DaemonError, check, run};
 pub use scoutline_engine::{deadlines_of_threads, lower_process, realtime_of_threads, weights_of_threads};
 pub use sockets::{SocketError, attach_path};
+
+/// Of tests in which something ends when its descriptor is closed, or that start a process, one at a time: until it has
+/// called `exec`, a process has all descriptors of this one, and what is closed here has not ended.
+#[cfg(test)]
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{self, Stdio};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
@@ -19,29 +19,26 @@ use scoutline_abi::interest::LEFT;
 
 use super::program::Program;
 use super::{AttachServer, Owners, parse_cgroups};
+use crate::alone;
 use crate::engine::{Command, fake::FakeEngine};
-
-/// One bed at a time: a process that a test starts has all sockets of this one until it has called `exec`, and what
-/// another test closes meanwhile has not ended for the server.
-static ONE: Mutex<()> = Mutex::new(());
 
 struct Bed {
     server: AttachServer,
     engine: FakeEngine,
     path: PathBuf,
-    _one: MutexGuard<'static, ()>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Bed {
     fn new(name: &str) -> Bed {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let path = std::env::temp_dir().join(format!("scoutline-attach-{name}-{}", std::process::id()));
         let owners = Owners { uid: rustix::process::geteuid().as_raw(), group: None };
         Bed {
             server: AttachServer::bind(&path, 0o600, owners).unwrap(),
             engine: FakeEngine::new(),
             path,
-            _one: one,
+            _alone: alone,
         }
     }
 
