@@ -47,7 +47,7 @@ const PORT: u16 = 8000;
 const CLIENTS: usize = 16;
 /// Descriptors of a connection: each arm has its own, and both of its ends are on this machine.
 const ENDS: usize = 2 * ARMS.len();
-/// As many descriptors as one program may have on most machines.
+/// Descriptors of one stranger: fewer than a program may have, as with [`PROGRAMS`].
 const OF_A_STRANGER: usize = 10_000;
 /// How long it is looked at while nothing happens.
 const REST: Duration = Duration::from_secs(3);
