@@ -386,21 +386,15 @@ pub(crate) fn shutdown(socket: Socket, how: c_int) -> isize {
     if !is_listening && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
         if !socket.is_stream() {
             // It is shut for all that (`inet_shutdown`).
-            socket.slot.requests.fetch_or(what, Ordering::AcqRel);
-            socket.wake_all();
+            socket.shut(what);
         }
         return err(libc::ENOTCONN);
     }
     if !is_listening && socket.is_stream() && options::has_ended(socket) {
         return err(libc::ENOTCONN);
     }
-    socket.slot.requests.fetch_or(what, Ordering::AcqRel);
-    if socket.is_stream() {
-        socket.tell();
-    } else {
-        socket.wake_all(); // the engine has no part in it
-    }
-    if state & is::LISTENING != 0 && what & ask::SHUTDOWN_READ != 0 {
+    socket.shut(what);
+    if is_listening && what & ask::SHUTDOWN_READ != 0 {
         // Who listens again right away must not be shut by this; and nobody is let in any more.
         let ended = || socket.state() & is::LISTENING == 0;
         await_or_gone(socket, ended);

@@ -339,6 +339,18 @@ impl Socket {
         wake_engine(self.region, self.engine(), self.slot.urgent.load(Ordering::Relaxed) != 0);
     }
 
+    /// Shuts it in these directions; who watches it is woken, which may sleep in a call that this ends. Who begins to do so
+    /// from here on sees it by itself, as a server's thread does that waits for its peer's end next, with each connection.
+    pub(crate) fn shut(self, what: u32) {
+        self.slot.requests.fetch_or(what, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if wait::is_watched(self) {
+            self.wake_all();
+        } else {
+            self.tell();
+        }
+    }
+
     /// Wakes all who wait for it, which only the engine can.
     pub(crate) fn wake_all(self) {
         self.slot.requests.fetch_or(ask::WAKE, Ordering::AcqRel);

@@ -357,8 +357,7 @@ pub(crate) fn linger(socket: Socket) {
     {
         return;
     }
-    slot.requests.fetch_or(ask::SHUTDOWN, Ordering::AcqRel);
-    socket.tell();
+    socket.shut(ask::SHUTDOWN);
     let settled = || {
         slot.send_wanted.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

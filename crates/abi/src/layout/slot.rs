@@ -68,8 +68,8 @@ pub mod slot_request {
     pub const SHUTDOWN_READ: u32 = 1 << 3;
     /// What is written up to `urgent_to` is urgent (MSG_OOB). Set before it is written; taken by the engine.
     pub const URGENT: u32 = 1 << 4;
-    /// Something has happened that the engine has no part in: a send with MSG_ZEROCOPY is complete, or a stand-in serves
-    /// the socket from now on. Who waits for it is woken. Taken by the engine.
+    /// Something has happened that the engine has no part in: a send with MSG_ZEROCOPY is complete, a stand-in serves the
+    /// socket from now on, or it was shut. Who waits for it is woken. Taken by the engine.
     pub const WAKE: u32 = 1 << 5;
     /// `shutdown` of a connection that opens: it ends without a word to the peer, and the socket may connect again. Taken
     /// by the engine, before it says DISCONNECTED; one that finds the connection open, or failed, does nothing.

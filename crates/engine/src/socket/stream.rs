@@ -559,10 +559,6 @@ impl Stage for StreamStage {
         if fresh & slot_request::SHUTDOWN_READ != 0 {
             burst.push(Message::control(Control::ShutdownRead));
         }
-        if fresh & (slot_request::SHUTDOWN | slot_request::SHUTDOWN_READ) != 0 {
-            // Other threads may sleep in a call that this ends.
-            end.signal();
-        }
         if fresh & slot_request::ABORT != 0 {
             burst.push(Message::control(Control::Abort));
         } else if fresh & slot_request::CLOSE != 0 {

@@ -488,7 +488,8 @@ impl Caller<'_> {
         if state & is::LISTENING == 0 && (state & is::CONNECTED == 0 || state & is::FAILED != 0) {
             return fails(libc::ENOTCONN);
         }
-        socket.request(bits);
+        let is_watched = socket.slot.sets.iter().any(|word| word.load(Relaxed) != 0);
+        socket.request(bits | if is_watched { ask::WAKE } else { 0 });
         done(0)
     }
 

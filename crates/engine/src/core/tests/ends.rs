@@ -226,3 +226,23 @@ fn an_answer_goes_before_the_reset_of_a_question_that_nobody_read() {
         );
     }
 }
+
+/// A server that closes in two steps sleeps next, for its peer's end.
+#[test]
+fn who_begins_to_wait_behind_a_shutdown_is_not_woken_by_it() {
+    const SET: u32 = 3;
+    let mut pair = Pair::new(14, WireConfig::default());
+    let (_, client, server) = pair.established(80);
+    let is_told = |pair: &Pair| {
+        let region = &pair.server.region;
+        !region.ready(region.set(SET).unwrap()).is_empty()
+    };
+    pair.server.request(server, slot_request::SHUTDOWN);
+    let slot = pair.server.slot(server);
+    slot.sets[0].fetch_or(1 << SET, Ordering::SeqCst);
+    slot.sets_summary.fetch_or(1, Ordering::SeqCst);
+    pair.until("the end", |pair| pair.client.state(client) & slot_state::PEER_FINISHED != 0);
+    assert!(!is_told(&pair));
+    pair.server.request(server, slot_request::WAKE);
+    pair.until("word of it", |pair| is_told(pair));
+}

@@ -534,6 +534,19 @@ CASE(shut_while_another_thread_reads) {
     pthread_join(thread, NULL);
 }
 
+CASE(shut_while_another_thread_polls) {
+    int fd = accepted("A");
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_soon, &fd);
+    T(await(fd, POLLIN));
+    pthread_join(thread, NULL);
+    int other = accepted("B"), set = T(epoll_create1(0));
+    T(add(set, other, EPOLLIN | EPOLLET, 1));
+    pthread_create(&thread, NULL, close_soon, &other);
+    events_of("shut", set, SOON_MS);
+    pthread_join(thread, NULL);
+}
+
 CASE(tried_again) {
     int closed = atoi(tell("listen L")), open = atoi(tell("listen M"));
     tell("close L");
