@@ -117,6 +117,7 @@ impl Loop {
     ) -> Loop {
         let now = clock::now();
         let spin = Spin::new(core.settings.spin);
+        core.early.is_on.set(!core.settings.spin.is_zero());
         Loop {
             core,
             commands,
@@ -160,6 +161,7 @@ impl Loop {
             let mut worked = came;
             worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
+            worked |= self.core.end_patience(now);
             self.ready_linux(now);
             let decision = self.core.schedule.dequeue(now);
             if self.spinning && (worked || decision.is_some()) {
@@ -180,6 +182,15 @@ impl Loop {
                 continue;
             }
             self.core.flush_all(now);
+            if !self.core.early.is_empty() {
+                // Nobody wants the core meanwhile, as far as is known.
+                if self.sentinel.is_none() || self.core_idle {
+                    self.look_again_soon(now);
+                } else {
+                    self.core.tell_of_early();
+                }
+                continue;
+            }
             self.core.ring_put_off();
             if self.rests(now) {
                 continue;
@@ -361,6 +372,7 @@ impl Loop {
     /// Sleeps for so long whatever devices bring, unless somebody rings.
     fn pause(&mut self, pause: Duration, now: Time) -> Time {
         self.core.flush_all(now);
+        self.core.tell_of_early();
         self.core.ring_put_off();
         let limit = self.core.next_paced(now).map_or(pause, |due| due.since(now).min(pause));
         if self.core.has_output() || limit < pause / 2 {
@@ -438,7 +450,10 @@ impl Loop {
                             }
                         }
                         Command::RemoveRegion(id) => self.bells.remove(*id),
-                        Command::SetLive(live, _) => self.spin.set_most(live.spin),
+                        Command::SetLive(live, _) => {
+                            self.spin.set_most(live.spin);
+                            self.core.early.is_on.set(!live.spin.is_zero());
+                        }
                         Command::Crossing(crossing) => packets += usize::from(crossing.is_packet()),
                         _ => {}
                     }

@@ -170,6 +170,7 @@ impl Core {
             apart: Apart::default(),
             wakes: Rc::new(Cell::new(0)),
             put_off: Rc::default(),
+            early: Rc::default(),
             published: Cell::new(engine_state::POLLING),
             takes_back: Cell::new(false),
             turns: Rc::default(),
@@ -273,6 +274,7 @@ impl Core {
                     // Who is not pinned has no Linux thread that would ask.
                     core: self.settings.cpu,
                     put_off: Rc::clone(&self.put_off),
+                    early: Rc::clone(&self.early),
                     extension: Rc::clone(&self.extension),
                 };
                 let program = Program::new(id, program, pid, region, engine);

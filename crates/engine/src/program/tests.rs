@@ -45,6 +45,7 @@ fn pipes_under(several: Several, sets: u32) -> (Program, Vec<OwnedFd>) {
         turns: Rc::default(),
         core: Some(CORE),
         put_off: Rc::default(),
+        early: Rc::default(),
         extension,
     };
     let program = Program::new(RegionId(1), facts, 1, Arc::new(region), engine);

@@ -102,3 +102,53 @@ fn the_end_of_the_listening_socket_ends_those_that_wait() {
     pair.client.write(client, b"hello");
     pair.until("reset", |pair| pair.client.state(client) & slot_state::FAILED != 0);
 }
+
+/// A set that watches the listening socket.
+const SET: u32 = 3;
+
+/// A connection that stands, of which nobody was told yet; and the listening socket.
+fn held() -> (Pair, u32, u32) {
+    let mut pair = Pair::new(33, WireConfig::default());
+    let listener = pair.listen(80);
+    let slot = pair.server.slot(listener);
+    slot.sets[0].fetch_or(1 << SET, Ordering::SeqCst);
+    slot.sets_summary.fetch_or(1, Ordering::SeqCst);
+    pair.server.core.early.is_on.set(true);
+    let client = pair.connect(80);
+    pair.until("accepted", |pair| !pair.server.core.early.is_empty());
+    assert!(!is_told(&pair));
+    (pair, listener, client)
+}
+
+fn is_told(pair: &Pair) -> bool {
+    let region = &pair.server.region;
+    !region.ready(region.set(SET).unwrap()).is_empty()
+}
+
+#[test]
+fn who_accepts_is_told_with_the_first_words() {
+    let (mut pair, listener, client) = held();
+    pair.client.write(client, b"hello");
+    pair.until("word of it", |pair| is_told(pair));
+    assert!(pair.server.core.early.is_empty());
+    let accepted = pair.server.accept(listener).unwrap();
+    assert_eq!(pair.server.read(accepted, 10), b"hello");
+}
+
+#[test]
+fn who_accepts_is_told_by_and_by_of_a_client_that_says_nothing() {
+    let (pair, listener, _) = held();
+    assert!(!pair.server.core.end_patience(Time::ZERO) && !is_told(&pair), "it came later");
+    let later = crate::clock::now() + Duration::from_millis(1);
+    assert!(pair.server.core.end_patience(later) && is_told(&pair));
+    assert!(pair.server.accept(listener).is_some());
+}
+
+#[test]
+fn a_listener_may_go_before_anybody_is_told() {
+    let (mut pair, listener, _) = held();
+    pair.server.request(listener, slot_request::CLOSE);
+    pair.until("gone", |pair| pair.server.socket_paths() == 0);
+    pair.server.core.tell_of_early();
+    assert!(pair.server.core.early.is_empty());
+}
