@@ -60,7 +60,7 @@ use crate::flood::{Detector, Unwanted};
 use crate::moderation::Moderation;
 use crate::policy::{ClassPolicy, PolicyMemory};
 use crate::program::Program;
-use crate::program::early;
+use crate::program::early::Early;
 use crate::program::put_off::OfAll;
 use crate::routing::Routing;
 use crate::scheduling::Asks;
@@ -190,7 +190,7 @@ pub struct Core {
     /// Wake-ups that are put off until the engine gives its core away.
     pub(crate) put_off: Rc<OfAll>,
     /// Connections that nobody has been told of, since their peers have said nothing yet.
-    pub(crate) early: Rc<early::OfAll>,
+    pub(crate) early: Rc<Early>,
     /// What programs know of the engine's state, and whether they may give Linux's turn back.
     published: Cell<u32>,
     takes_back: Cell<bool>,
@@ -429,22 +429,6 @@ impl Core {
             });
         }
         any
-    }
-
-    /// Tells of the connections that nobody has been told of.
-    pub(crate) fn tell_of_early(&self) {
-        if !self.early.is_empty() {
-            self.programs.values().for_each(|program| program.tell_of_all_early());
-        }
-    }
-
-    /// The same, if what their peers say has been waited for in vain; true if it has.
-    pub(crate) fn end_patience(&self, now: Time) -> bool {
-        let is_over = self.early.is_over(now);
-        if is_over {
-            self.tell_of_early();
-        }
-        is_over
     }
 
     /// The engine is about to give its core away: who can run only there is woken now.

@@ -22,11 +22,10 @@ use scoutline_ring::{Bitmap, SleeperBell};
 use scoutline_sched::Level;
 
 use crate::arena::{Arena, Ring};
-use crate::clock;
 use crate::command::RegionId;
 use crate::extend::{Duty, Extension};
 use crate::file::FileMap;
-use crate::program::early::{Early, Held};
+use crate::program::early::Early;
 use crate::program::put_off::{Bound, OfAll, PutOff};
 use crate::settings::ProgramFacts;
 use crate::several::{Said, Several};
@@ -75,7 +74,8 @@ pub(crate) struct Program {
     /// Somebody asks for that.
     tracks_woken: bool,
     put_off: PutOff,
-    early: Held,
+    /// Connections whose peers have said nothing yet; of all programs.
+    pub(crate) early: Rc<Early>,
     /// Threads woken since the Linux thread last ran; shared by all programs of the engine.
     wakes: Rc<Cell<u64>>,
     /// Turns that program and network have had at rings, as [`crate::socket::growth`] counts them; of all programs.
@@ -97,7 +97,7 @@ pub(crate) struct OfEngine {
     /// Wake-ups that are put off.
     pub(crate) put_off: Rc<OfAll>,
     /// Connections whose peers have said nothing yet.
-    pub(crate) early: Rc<early::OfAll>,
+    pub(crate) early: Rc<Early>,
     /// Raises threads with the paths that they serve.
     pub(crate) extension: Rc<Extension>,
 }
@@ -150,7 +150,7 @@ impl Program {
             waits_since: Cell::new(None),
             tracks_woken: core.is_some(),
             put_off: PutOff::new(put_off),
-            early: Held::new(early),
+            early,
             wakes,
             turns,
             extension,
@@ -480,33 +480,6 @@ impl Program {
             woken.push(set);
         }
         true
-    }
-
-    /// A connection waits in a listening socket's queue: tells who accepts, now or when the peer has said something.
-    pub(crate) fn tell_of_accepted(&self, listener: &SocketEnd, slot: u32, duty: Duty) {
-        let early = Early { listener: listener.slot, slot, duty };
-        if !self.early.hold(early, clock::now) {
-            listener.signal_waiting(slot, duty);
-        }
-    }
-
-    /// The peer of the connection at this slot has said something, or all that it says.
-    #[inline]
-    pub(crate) fn on_word(&self, slot: u32) {
-        if let Some(early) = self.early.on_word(slot) {
-            self.tell_of_early(early);
-        }
-    }
-
-    /// Tells of all connections that nobody has been told of.
-    pub(crate) fn tell_of_all_early(&self) {
-        self.early.take().into_iter().for_each(|early| self.tell_of_early(early));
-    }
-
-    fn tell_of_early(&self, Early { listener, slot, duty }: Early) {
-        if let Some(listener) = self.end(listener) {
-            listener.signal_waiting(slot, duty);
-        }
     }
 
     /// Wakes those whose wake-ups were put off.

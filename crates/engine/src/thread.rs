@@ -161,7 +161,7 @@ impl Loop {
             let mut worked = came;
             worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
-            worked |= self.core.end_patience(now);
+            worked |= self.core.early.end_patience(now);
             self.ready_linux(now);
             let decision = self.core.schedule.dequeue(now);
             if self.spinning && (worked || decision.is_some()) {
@@ -187,7 +187,7 @@ impl Loop {
                 if self.sentinel.is_none() || self.core_idle {
                     self.look_again_soon(now);
                 } else {
-                    self.core.tell_of_early();
+                    self.core.early.tell_all();
                 }
                 continue;
             }
@@ -372,7 +372,7 @@ impl Loop {
     /// Sleeps for so long whatever devices bring, unless somebody rings.
     fn pause(&mut self, pause: Duration, now: Time) -> Time {
         self.core.flush_all(now);
-        self.core.tell_of_early();
+        self.core.early.tell_all();
         self.core.ring_put_off();
         let limit = self.core.next_paced(now).map_or(pause, |due| due.since(now).min(pause));
         if self.core.has_output() || limit < pause / 2 {

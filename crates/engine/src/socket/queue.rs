@@ -113,6 +113,6 @@ pub(crate) fn queue_accepted(listener: &SocketEnd, slot: u32, standing: Standing
         listener.stand(standing);
     }
     listener.publish_received(tail + 1);
-    listener.program.tell_of_accepted(listener, slot, standing.duty());
+    listener.program.early.tell(listener, slot, standing.duty());
     true
 }

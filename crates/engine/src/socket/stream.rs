@@ -347,7 +347,7 @@ impl StreamStage {
         match control {
             Control::Readable(position) => {
                 end.publish_received(*position);
-                end.program.on_word(end.slot);
+                end.program.early.on_word(end);
                 end.signal();
                 if end.fit_receive(self.needs.0, context.now) {
                     turned.push(Message::control(Control::ReceiveBuffer(end.receive_size())));
@@ -360,7 +360,7 @@ impl StreamStage {
             Control::Sent(sent) if end.publish_sent(sent) => end.signal(),
             Control::PeerFinished => {
                 end.add_state(slot_state::PEER_FINISHED);
-                end.program.on_word(end.slot);
+                end.program.early.on_word(end);
                 end.signal();
             }
             Control::Failed(errno) => end.fail(*errno),

@@ -59,7 +59,7 @@ impl Loop {
     pub(super) fn linux_slice(&mut self, decision: Decision) {
         let ordinary = self.core.settings.linux_level;
         let start = clock::now();
-        self.core.tell_of_early();
+        self.core.early.tell_all();
         let mut slice = Slice {
             decision,
             start,

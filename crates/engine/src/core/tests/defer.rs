@@ -138,9 +138,9 @@ fn who_accepts_is_told_with_the_first_words() {
 #[test]
 fn who_accepts_is_told_by_and_by_of_a_client_that_says_nothing() {
     let (pair, listener, _) = held();
-    assert!(!pair.server.core.end_patience(Time::ZERO) && !is_told(&pair), "it came later");
+    assert!(!pair.server.core.early.end_patience(Time::ZERO) && !is_told(&pair), "it came later");
     let later = crate::clock::now() + Duration::from_millis(1);
-    assert!(pair.server.core.end_patience(later) && is_told(&pair));
+    assert!(pair.server.core.early.end_patience(later) && is_told(&pair));
     assert!(pair.server.accept(listener).is_some());
 }
 
@@ -149,6 +149,15 @@ fn a_listener_may_go_before_anybody_is_told() {
     let (mut pair, listener, _) = held();
     pair.server.request(listener, slot_request::CLOSE);
     pair.until("gone", |pair| pair.server.socket_paths() == 0);
-    pair.server.core.tell_of_early();
+    pair.server.core.early.tell_all();
+    assert!(pair.server.core.early.is_empty());
+}
+
+#[test]
+fn a_program_may_go_before_anybody_is_told() {
+    let (mut pair, ..) = held();
+    let now = pair.now;
+    pair.server.core.obey(Command::RemoveRegion(RegionId(1)), now);
+    pair.server.core.early.tell_all();
     assert!(pair.server.core.early.is_empty());
 }
