@@ -161,7 +161,6 @@ impl Loop {
             let mut worked = came;
             worked |= self.core.pace(now);
             worked |= self.core.sweep(now);
-            worked |= self.core.early.end_patience(now);
             self.ready_linux(now);
             let decision = self.core.schedule.dequeue(now);
             if self.spinning && (worked || decision.is_some()) {
@@ -175,20 +174,17 @@ impl Loop {
                         None => break,
                     }
                 }
+                self.core.early.tell_overdue(now);
                 continue;
             }
             if worked {
                 self.last_work = now;
+                self.core.early.tell_overdue(now);
                 continue;
             }
             self.core.flush_all(now);
             if !self.core.early.is_empty() {
-                // Nobody wants the core meanwhile, as far as is known.
-                if self.sentinel.is_none() || self.core_idle {
-                    self.look_again_soon(now);
-                } else {
-                    self.core.early.tell_all();
-                }
+                self.await_words(now);
                 continue;
             }
             self.core.ring_put_off();
@@ -208,15 +204,33 @@ impl Loop {
         self.core.stop(clock::now());
     }
 
-    /// A look of a spin is over, and has found nothing.
-    fn look_again_soon(&mut self, now: Time) {
-        let before = clock::now();
+    /// First words of clients are waited for as long as the engine would spin in nobody's way. How that ends says nothing
+    /// of other spins.
+    fn await_words(&mut self, now: Time) {
+        let is_alone = self.sentinel.is_none() || self.core_idle;
+        if !is_alone || self.spin.limit().is_zero() {
+            self.core.early.tell_all();
+        } else if !self.core.early.end_patience(now) {
+            self.offer_core();
+            self.begin_books();
+            self.times.spin_ns += clock::now().since(now).as_nanos() as u64;
+        }
+    }
+
+    /// Between two looks of a spin.
+    fn offer_core(&self) {
         match self.sentinel {
             Some(_) => std::hint::spin_loop(),
             // An ordinary thread that waits for this core goes first (Linux 6.18: a yield forfeits a slice); where none does,
             // this is a short system call.
             None => std::thread::yield_now(),
         }
+    }
+
+    /// A look of a spin is over, and has found nothing.
+    fn look_again_soon(&mut self, now: Time) {
+        let before = clock::now();
+        self.offer_core();
         let after = clock::now();
         let goes_on = std::mem::replace(&mut self.spinning, true);
         self.begin_books();

@@ -301,7 +301,8 @@ pub(crate) fn watch(socket: Socket, set: u32) {
     }
 }
 
-/// Some set has it. An answer of the moment, for who alone could change it.
+/// Some set has it. An answer of the moment: for who alone could change it, or has put up a fence behind what those see that
+/// enter their set later.
 pub(crate) fn is_watched(socket: Socket) -> bool {
     socket.slot.sets_summary.load(Ordering::Acquire) != 0
         && socket.slot.sets.iter().any(|word| word.load(Ordering::Relaxed) != 0)

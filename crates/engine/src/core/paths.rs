@@ -450,6 +450,7 @@ impl Core {
         if requests & (slot_request::CLOSE | slot_request::ABORT) != 0 {
             self.close_listener(end, now);
         } else if requests & slot_request::SHUTDOWN_READ != 0 {
+            end.shared().requests.fetch_and(!slot_request::WAKE, Ordering::AcqRel);
             self.stop_listening(end, now);
             end.signal();
         } else if requests & slot_request::WAKE != 0 {

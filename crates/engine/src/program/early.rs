@@ -1,7 +1,8 @@
 //! Connections whose peers have said nothing yet. Most clients speak as soon as they are connected: who accepts such a
 //! connection at once finds nothing to read, sleeps again, and is woken a second time a few microseconds later, at the price
 //! of two wake-ups. So while the engine would only spin, whoever accepts is told of it when the peer's first words are
-//! there, or [`PATIENCE`] later. The connection is in the queue meanwhile: who looks finds it.
+//! there, or [`PATIENCE`] later. The connection is in the queue meanwhile: `accept` and `poll` find it, an epoll when its
+//! program is told.
 //!
 //! Where peers let the server speak first, or need the very core that the engine spins on, that is in vain; then it is
 //! tried with fewer and fewer connections.
@@ -17,7 +18,8 @@ use crate::extend::Duty;
 use crate::program::Program;
 use crate::socket::SocketEnd;
 
-/// How long a client takes at most that was waiting on another core: to wake up, and to send.
+/// How long a client takes at most that was waiting on another core: to wake up, and to send. 20 µs in a trace of nginx with
+/// one client; `../shared/MEASURED.md` has 31 for the wake-up on a slower day.
 const PATIENCE: Duration = Duration::from_micros(40);
 /// After that many in vain, one in a few hundred is waited for.
 const MOST_DOUBLINGS: u32 = 8;
@@ -28,8 +30,7 @@ pub(crate) struct Early {
     /// Whether the engine looks after those that are held.
     pub(crate) is_on: Cell<bool>,
     trust: Cell<Trust>,
-    /// When the first of those that are held came.
-    since: Cell<Time>,
+    /// In the order in which they came.
     held: RefCell<Vec<Held>>,
 }
 
@@ -38,7 +39,7 @@ struct Held {
     program: Weak<Program>,
     listener: u32,
     slot: u32,
-    duty: Duty,
+    since: Time,
 }
 
 /// Whether first words are worth waiting for.
@@ -55,19 +56,23 @@ impl Early {
         self.held.borrow().is_empty()
     }
 
-    /// A connection waits in a listening socket's queue: tells who accepts, now or when the peer has said something.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.held.borrow().len()
+    }
+
+    /// A connection waits in a listening socket's queue: tells who accepts, now or when the peer has said something. What is
+    /// said to another engine is not heard here.
     pub(crate) fn tell(&self, listener: &SocketEnd, slot: u32, duty: Duty) {
         let mut trust = self.trust.get();
-        let waits = self.is_on.get() && trust.waits();
+        let waits = self.is_on.get() && listener.program.serves(slot) && trust.waits();
         self.trust.set(trust);
         if !waits {
             return listener.signal_waiting(slot, duty);
         }
-        if self.is_empty() {
-            self.since.set(clock::now());
-        }
         let program = Rc::downgrade(&listener.program);
-        self.held.borrow_mut().push(Held { program, listener: listener.slot, slot, duty });
+        let held = Held { program, listener: listener.slot, slot, since: clock::now() };
+        self.held.borrow_mut().push(held);
     }
 
     /// The peer of this connection has said something, or all that it says.
@@ -92,23 +97,39 @@ impl Early {
         }
     }
 
-    /// The same, if first words have been waited for in vain; true if they have.
+    /// Tells of those whose first words have been waited for long enough; true if there were any.
+    pub(crate) fn tell_overdue(&self, now: Time) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let overdue: Vec<_> = {
+            let mut held = self.held.borrow_mut();
+            let count = held.partition_point(|held| now.since(held.since) >= PATIENCE);
+            held.drain(..count).collect()
+        };
+        overdue.iter().for_each(Held::tell);
+        !overdue.is_empty()
+    }
+
+    /// The same; all that has come was looked at, so it was in vain.
     pub(crate) fn end_patience(&self, now: Time) -> bool {
-        let is_over = !self.is_empty() && now.since(self.since.get()) >= PATIENCE;
+        let is_over = self.tell_overdue(now);
         if is_over {
             self.trust.set(self.trust.get().less());
-            self.tell_all();
         }
         is_over
     }
 }
 
 impl Held {
-    /// The listening socket or its program may be gone by now.
+    /// It may have been accepted by now, and the listening socket or its program may be gone.
     fn tell(&self) {
-        let listener = self.program.upgrade().and_then(|program| program.end(self.listener));
-        if let Some(listener) = listener {
-            listener.signal_waiting(self.slot, self.duty);
+        let Some(program) = self.program.upgrade() else { return };
+        if let Some(listener) = program.end(self.listener)
+            && listener.waiting() > 0
+        {
+            let duty = program.end(self.slot).map_or(Duty::default(), |end| end.duty.get());
+            listener.signal_waiting(self.slot, duty);
         }
     }
 }

@@ -99,7 +99,9 @@ impl Loop {
             }
             // Other engines' connections and packets do not wait for Linux, nor does what was said before a program's call.
             self.hear(now);
-            if self.stopping || self.look_up(&mut slice, rung, now) {
+            let goes_first = self.stopping || self.look_up(&mut slice, rung, now);
+            self.core.early.tell_all();
+            if goes_first {
                 break;
             }
         }

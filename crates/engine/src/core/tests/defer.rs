@@ -161,3 +161,22 @@ fn a_program_may_go_before_anybody_is_told() {
     pair.server.core.early.tell_all();
     assert!(pair.server.core.early.is_empty());
 }
+
+#[test]
+fn one_clients_words_say_nothing_of_another() {
+    let (mut pair, _, client) = held();
+    let other = pair.connect(80);
+    pair.until("both", |pair| pair.server.core.early.len() == 2);
+    pair.client.write(client, b"hello");
+    pair.until("word of it", |pair| pair.server.core.early.len() == 1);
+    pair.client.write(other, b"hello");
+    pair.until("word of the other", |pair| pair.server.core.early.is_empty());
+}
+
+#[test]
+fn who_is_accepted_meanwhile_is_not_told_of() {
+    let (pair, listener, _) = held();
+    assert!(pair.server.accept(listener).is_some());
+    pair.server.core.early.tell_all();
+    assert!(!is_told(&pair));
+}
