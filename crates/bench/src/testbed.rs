@@ -327,7 +327,12 @@ fn assign(client: &Host, server: &Host, index: usize, owner: Owner) -> Result<()
     client.ip(&format!("route add {network} dev {device} src {} congctl cubic", address(index, 2)))?;
     if owner == Owner::Kernel {
         assign(server, "eth0", 1)?;
-        server.ip(&format!("route add {network} dev eth0 src {} congctl cubic", address(index, 1)))?;
+        let own = address(index, 1);
+        server.ip(&format!("route add {network} dev eth0 src {own} congctl cubic"))?;
+        // What two programs of the host say to each other (`local`) goes by another route, which came with the address.
+        server.ip(&format!(
+            "route replace local {own} dev eth0 table local proto kernel scope host src {own} congctl cubic"
+        ))?;
         server.ip(&format!("route add {FORGED} via {}", address(index, 2)))?;
     }
     Ok(())

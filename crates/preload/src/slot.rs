@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+    EngineWord, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
-use scoutline_ring::{EngineBell, bitmap_words};
+use scoutline_ring::{EngineBell, Moment, bitmap_words};
 
 use crate::held::{self, Held};
 use crate::lock::Section;
@@ -588,8 +588,51 @@ pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
         engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {
             attach::ring(engine);
         }
+        engine_state::AWAY if is_awaited(word, IN_PIECE_NS) => attach::ring(engine),
+        engine_state::AWAY => MARKED.set(true),
         _ => {}
     }
+}
+
+thread_local! {
+    /// This thread has marked something while the engine was away.
+    static MARKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A mark that is so late rings at once. Before that the thread goes on to the end of its piece of work: write, shutdown and
+/// close make one packet.
+const IN_PIECE_NS: u64 = 50_000;
+
+/// Between two pieces of work of a thread, before it begins with what it has just found, or found none: the engine has its
+/// core for what was marked, if it takes it back by now.
+#[inline]
+pub(crate) fn ring_if_awaited() {
+    if MARKED.get() {
+        ring_awaited();
+    }
+}
+
+fn ring_awaited() {
+    let Some(region) = attach::region() else { return };
+    let mut is_away = false;
+    for (engine, word) in engines::all(region).iter().enumerate() {
+        if EngineBell(&word.state).is(engine_state::AWAY) {
+            if is_awaited(word, 0) {
+                attach::ring(engine);
+            } else {
+                is_away = true;
+            }
+        }
+    }
+    MARKED.set(is_away);
+}
+
+/// Whether the engine takes its core back for a mark, by now or for so long, and nobody else rings. It would notice by a timer,
+/// which costs more than a ring where it runs on a virtual machine, and ends the turn later.
+#[inline]
+fn is_awaited(word: &EngineWord, late: u64) -> bool {
+    // For a raised thread's: `ring_before_sleep`.
+    !serve::is_raised() && Moment(&word.leave_ns).claim(late, real::now_ns)
 }
 
 /// A thread is about to sleep. If it was raised, the engine may take its core then, and is told: it has not looked for what
