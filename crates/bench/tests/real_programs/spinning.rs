@@ -66,7 +66,7 @@ fn who_is_busy_rings_at_the_moment() {
     let peer = fixture.connect(7000);
     let before = slices(&fixture);
     thread::scope(|scope| {
-        scope.spawn(|| (&peer).write_all(&[7; BYTES]).unwrap());
+        scope.spawn(|| (&peer).write_all(&vec![7; BYTES]).unwrap());
         let mut answers = vec![0; BYTES];
         (&peer).read_exact(&mut answers).unwrap();
         assert!(answers.iter().all(|&answer| answer == 7));
