@@ -588,51 +588,57 @@ pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
         engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {
             attach::ring(engine);
         }
-        engine_state::AWAY if is_awaited(word, IN_PIECE_NS) => attach::ring(engine),
-        engine_state::AWAY => MARKED.set(true),
+        engine_state::AWAY => on_marked_away(word, engine),
         _ => {}
     }
 }
 
 thread_local! {
-    /// This thread has marked something while the engine was away.
-    static MARKED: Cell<bool> = const { Cell::new(false) };
+    /// The engine that was away when this thread marked something, and the moment from which it takes its core back for that; 0:
+    /// for nothing that was marked.
+    static MARKED: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
 }
 
 /// A mark that is so late rings at once. Before that the thread goes on to the end of its piece of work: write, shutdown and
 /// close make one packet.
 const IN_PIECE_NS: u64 = 50_000;
 
+/// Something is marked while the engine is away. It would notice by a timer, which costs more than a ring where it runs on a
+/// virtual machine, and ends the turn later.
+#[inline]
+fn on_marked_away(word: &EngineWord, engine: usize) {
+    match Moment(&word.leave_ns).look_after_mark() {
+        // What a raised thread has marked: `ring_before_sleep`.
+        Some(moment) if !serve::is_raised() => {
+            MARKED.set((engine, moment));
+            if real::now_ns() >= moment.saturating_add(IN_PIECE_NS) {
+                ring_awaited();
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Between two pieces of work of a thread, before it begins with what it has just found, or found none: the engine has its
 /// core for what was marked, if it takes it back by now.
 #[inline]
 pub(crate) fn ring_if_awaited() {
-    if MARKED.get() {
+    if MARKED.get().1 != 0 {
         ring_awaited();
     }
 }
 
 fn ring_awaited() {
-    let Some(region) = attach::region() else { return };
-    let mut is_away = false;
-    for (engine, word) in engines::all(region).iter().enumerate() {
-        if EngineBell(&word.state).is(engine_state::AWAY) {
-            if is_awaited(word, 0) {
-                attach::ring(engine);
-            } else {
-                is_away = true;
-            }
-        }
+    let (engine, moment) = MARKED.get();
+    // Where the daemon is another one by now, it may have fewer.
+    let Some(word) = attach::region().and_then(|region| engines::all(region).get(engine)) else { return };
+    if real::now_ns() < moment {
+        return;
     }
-    MARKED.set(is_away);
-}
-
-/// Whether the engine takes its core back for a mark, by now or for so long, and nobody else rings. It would notice by a timer,
-/// which costs more than a ring where it runs on a virtual machine, and ends the turn later.
-#[inline]
-fn is_awaited(word: &EngineWord, late: u64) -> bool {
-    // For a raised thread's: `ring_before_sleep`.
-    !serve::is_raised() && Moment(&word.leave_ns).claim(late, real::now_ns)
+    MARKED.set((0, 0));
+    if EngineBell(&word.state).is(engine_state::AWAY) && Moment(&word.leave_ns).claim(moment) {
+        attach::ring(engine);
+    }
 }
 
 /// A thread is about to sleep. If it was raised, the engine may take its core then, and is told: it has not looked for what

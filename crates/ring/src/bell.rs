@@ -64,13 +64,16 @@ impl Moment<'_> {
         self.0.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// After a mark: true for one of all that find the moment past, by so long.
+    /// After a mark: when it is, in this turn.
     #[inline]
-    pub fn claim(self, late: u64, now: impl FnOnce() -> u64) -> bool {
-        let moment = self.0.load(Ordering::Relaxed);
-        moment != 0
-            && now() >= moment.saturating_add(late)
-            && self.0.compare_exchange(moment, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    pub fn look_after_mark(self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&moment| moment != 0)
+    }
+
+    /// True for one of all that find this moment past, if its turn is not over.
+    #[inline]
+    pub fn claim(self, moment: u64) -> bool {
+        self.0.compare_exchange(moment, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -8,12 +8,20 @@ use scoutline_ring::Moment;
 fn one_ring_is_enough_for_a_turn() {
     let word = AtomicU64::new(0);
     let moment = Moment(&word);
-    assert!(!moment.claim(0, || unreachable!("there is none")));
+    assert_eq!(moment.look_after_mark(), None);
     moment.publish(100);
-    assert!(!moment.claim(0, || 99));
-    assert!(!moment.claim(50, || 149));
-    assert!(moment.claim(50, || 150));
-    assert!(!moment.claim(0, || 1_000));
-    moment.publish(u64::MAX);
-    assert!(!moment.claim(u64::MAX, || u64::MAX - 1), "a program may write anything");
+    assert_eq!(moment.look_after_mark(), Some(100));
+    assert!(moment.claim(100));
+    assert_eq!(moment.look_after_mark(), None);
+    assert!(!moment.claim(100));
+}
+
+#[test]
+fn a_mark_of_another_turn_rings_nobody() {
+    let word = AtomicU64::new(100);
+    let moment = Moment(&word);
+    let seen = moment.look_after_mark().unwrap();
+    moment.publish(200);
+    assert!(!moment.claim(seen));
+    assert_eq!(moment.look_after_mark(), Some(200));
 }
