@@ -26,7 +26,8 @@ const MOST: Duration = Duration::from_millis(1);
 const MOST_PRESSED: Duration = Duration::from_micros(200);
 /// And so far where programs ring: a turn that they end costs no timer, and does more in one go.
 const MOST_TOLD: Duration = Duration::from_micros(100);
-/// The timer is later than the moment by so much at least: a program that calls now and then rings first.
+/// The timer is later than the moment by so much at least: a program that marks something and asks for more all the time rings
+/// first.
 const GRACE: Duration = Duration::from_micros(25);
 
 /// The limit of turns, from one to the next.
@@ -49,13 +50,14 @@ impl Turn {
         GRACE + self.slack
     }
 
-    /// The turn goes on at its moment, or so long after it: a program has `rung`, or the timer was due.
+    /// Paths that waited have the core so long after the moment: a program has `rung`, or any timer was due, a look's for one. Who
+    /// has not rung by then does not, and in a few turns the timer is there in time.
     #[inline]
     pub(crate) fn on_moment(&mut self, rung: bool, late: Duration) {
         if rung {
             self.loosen();
-        } else if late >= self.slack() {
-            self.slack = Duration::ZERO;
+        } else if late >= LEAST {
+            self.slack = Some(self.slack / 4).filter(|&slack| slack >= GRACE).unwrap_or_default();
         }
     }
 
@@ -118,10 +120,18 @@ mod tests {
         let mut turn = after_short_ones();
         turn.on_interrupted();
         assert_eq!(turn.limit(HAD), HAD + LEAST + MOST_TOLD);
-        let late = turn.slack();
-        assert_eq!(late, GRACE + MOST);
-        turn.on_moment(false, late);
+        assert_eq!(turn.slack(), GRACE + MOST);
+        turn.on_moment(false, GRACE + MOST);
+        turn.on_moment(false, GRACE + MOST / 4);
+        turn.on_moment(false, GRACE + MOST / 16);
         assert_eq!((turn.limit(HAD), turn.slack()), (HAD + LEAST, GRACE));
+    }
+
+    #[test]
+    fn who_computes_is_found_out_by_a_look_before_the_timer() {
+        let mut turn = after_short_ones();
+        (0..3).for_each(|_| turn.on_moment(false, MOST / 2));
+        assert_eq!(turn.slack(), GRACE);
     }
 
     #[test]
@@ -131,8 +141,8 @@ mod tests {
             turn.on_moment(true, Duration::ZERO);
             assert_eq!(turn.slack(), GRACE + Duration::from_micros(expected));
         }
-        // A timer that was set for another turn says nothing.
-        turn.on_moment(false, turn.slack() / 2);
+        // In the midst of a piece of work.
+        turn.on_moment(false, GRACE);
         assert_eq!(turn.slack(), GRACE + MOST);
     }
 

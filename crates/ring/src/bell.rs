@@ -64,9 +64,9 @@ impl Moment<'_> {
         self.0.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// After a mark: when it is, in this turn.
+    /// When it is, in this turn.
     #[inline]
-    pub fn look_after_mark(self) -> Option<u64> {
+    pub fn look(self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|&moment| moment != 0)
     }
 

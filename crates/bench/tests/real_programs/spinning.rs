@@ -74,6 +74,5 @@ fn who_is_busy_rings_at_the_moment() {
     let after = slices(&fixture);
     let [all, interrupted, _, rung] = std::array::from_fn(|of| after[of] - before[of]);
     println!("{BYTES} bytes: {all} turns of Linux, {interrupted} interrupted, {rung} rung at");
-    assert!(interrupted >= 50, "{interrupted} of {all} turns were interrupted");
-    assert!(rung >= interrupted / 2, "it rang in {rung} of {interrupted} turns that were interrupted");
+    assert!(rung >= 50, "it rang in {rung} of {all} turns");
 }

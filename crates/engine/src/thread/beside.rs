@@ -15,9 +15,10 @@ use crate::sys;
 /// How often the engine looks for more important arrivals while Linux runs, when they do not all ring. A look costs 2 to
 /// 15 µs.
 const LINUX_LOOK: Duration = Duration::from_micros(100);
-/// When they do, and a look takes all that devices have; when it does not, half as long: the receive ring wants to be
-/// emptied.
+/// When they do: the receive ring wants to be emptied.
 const LINUX_LOOK_RUNG: Duration = Duration::from_millis(1);
+/// When they do, but the last look left something in it, or paths could have had the core already: programs' marks ring no more.
+const LINUX_LOOK_SOONER: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
 /// The sentinel runs within so long on a core that is idle: two switches.
@@ -156,17 +157,18 @@ impl Loop {
             && decision.level == ordinary
         {
             against.level = below;
-            if !slice.is_late && !slice.lent {
-                self.turn.on_moment(rung, now.since(leave));
-                self.times.slices_rung += u64::from(rung);
-            }
         }
         if self.core.schedule.preempts(&against, now) {
-            if against.level != decision.level && !slice.lent {
+            if against.level != decision.level
+                && !slice.lent
+                && let Some((leave, _)) = slice.leave
+            {
                 if slice.is_late {
                     self.turn.on_interrupted();
                 } else {
                     self.turn.on_pressed(slice.has_woken);
+                    self.turn.on_moment(rung, now.since(leave));
+                    self.times.slices_rung += u64::from(rung);
                 }
             }
             self.times.slices_interrupted += 1;
@@ -254,7 +256,7 @@ impl Loop {
     /// its own level need it from `leave` on. Says whether a program has rung.
     fn sleep_beside_linux(&mut self, level: Level, left: Duration, leave: Option<Time>, now: Time) -> bool {
         let look = match self.core.all_important_ring() {
-            true if self.crowded => LINUX_LOOK_RUNG / 2,
+            true if self.crowded || leave.is_some_and(|leave| leave <= now) => LINUX_LOOK_SOONER,
             true => LINUX_LOOK_RUNG,
             false => LINUX_LOOK,
         };
