@@ -79,8 +79,6 @@ pub(crate) struct Loop {
     said_idle: bool,
     /// Too many woken threads have not run yet.
     pressed: bool,
-    /// Devices had more than a look takes, when Linux had the core.
-    crowded: bool,
     stopping: bool,
 }
 
@@ -107,7 +105,6 @@ pub(crate) struct Times {
     pub(crate) slices_idle: u64,
     pub(crate) slices_interrupted: u64,
     pub(crate) slices_given_back: u64,
-    pub(crate) slices_rung: u64,
 }
 
 impl Loop {
@@ -141,7 +138,6 @@ impl Loop {
             unfinished: false,
             said_idle: false,
             pressed: false,
-            crowded: false,
             stopping: false,
         }
     }
@@ -446,7 +442,6 @@ impl Loop {
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("linux-slices-interrupted", self.times.slices_interrupted),
                             ("linux-slices-given-back", self.times.slices_given_back),
-                            ("linux-slices-rung", self.times.slices_rung),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", raised as u64),
                             ("threads-with-deadline", deadlines as u64),
