@@ -601,11 +601,6 @@ impl SocketEnd {
     /// The send ring is free up to `position`; true when the program waits for that and now has enough.
     pub(crate) fn publish_freed(&self, position: u64) -> bool {
         self.freed.set(position);
-        if position == self.written.get() {
-            let mut turns = self.send_turns.get();
-            turns.begin();
-            self.send_turns.set(turns);
-        }
         self.free_extents(position);
         if self.send_before.get().is_some_and(|(_, until)| until <= position) {
             self.leave_ring_before();

@@ -40,8 +40,10 @@ const LEAST: u32 = 4 << 10;
 
 /// So many turns in a row, each soon after the one before it, and the ring is what a turn is worth.
 const TURNS: u8 = 4;
-/// Soon: in [`Turns`]' ticks of some milliseconds.
-const SOON: u8 = 2;
+/// Soon, in [`Turns`]' ticks, where the ring was full and empty: 8.4 ms.
+const SOON: u16 = 32;
+/// And where it was more and less than half full: it holds what passes in a millisecond.
+const SOON_HALF: u16 = 2;
 /// What the rings that take turns may hold together, so that a processor's cache does: beyond that copies are slower by
 /// more than the turns cost (8 connections of 4 MiB each sent 23 Gbit/s here, of 512 KiB 37).
 const CACHED: u64 = 4 << 20;
@@ -50,46 +52,82 @@ const CACHED: u64 = 4 << 20;
 /// wake each other, a turn costs some tens of microseconds however much it moves; so a ring that is full and empty in
 /// quick succession is too small, however short the path. A program that is slower than the network never empties its
 /// receive ring, one that is faster never sees its send ring empty: there a larger ring would only hold more.
+///
+/// But where they run in turn, one may find the other always in the midst of its work, and a full ring half full and full again
+/// (receiving on one core: 256 KiB to the end, at half the throughput of 4 MiB). So that counts, too, while it is so
+/// quick that what runs on this machine is the limit, whoever is the slower one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     /// The first half of one is done.
-    half: bool,
+    half: Half,
     /// In a row.
     count: u8,
-    /// When the last one was over, in ticks; a wrong guess when they wrap, after a second, does no harm.
-    at: u8,
+    /// When the last one was over, in ticks; a wrong guess when they wrap, after 17 s, does no harm.
+    at: u16,
     /// How many all rings of the engine had had by then.
     all: u16,
 }
 
+/// How far the first half of a turn has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Half {
+    #[default]
+    Not,
+    /// The ring has crossed its middle.
+    Middle,
+    /// It is full or empty.
+    Whole,
+}
+
+impl Half {
+    /// Of an emptying.
+    #[inline]
+    fn of(held: u64) -> Half {
+        if held == 0 { Half::Whole } else { Half::Middle }
+    }
+}
+
 impl Turns {
-    /// 4.2 ms: turns that are rarer do not limit anybody.
-    fn tick(now: Time) -> u8 {
-        (now.as_nanos() >> 22) as u8
+    /// 0.26 ms.
+    fn tick(now: Time) -> u16 {
+        (now.as_nanos() >> 18) as u16
     }
 
     /// The first half of a turn: a receive ring is full, or a send ring empty.
     #[inline]
-    pub(super) fn begin(&mut self) {
-        self.half = true;
+    fn begin(&mut self, half: Half) {
+        self.half = self.half.max(half);
     }
 
-    /// The second half, at a ring of `size` bytes; `all` counts the turns of the engine's rings. The size that the ring
-    /// should have, if there have been enough of them.
+    /// The second half, at a ring of `size` bytes; `all` counts the turns of the engine's rings.
     #[inline]
-    pub(super) fn end(&mut self, size: u32, all: &Cell<u16>, now: Time) -> Option<u32> {
-        if !std::mem::take(&mut self.half) {
-            return None;
+    fn end(&mut self, half: Half, size: u32, all: &Cell<u16>, now: Time) {
+        let half = std::mem::take(&mut self.half).min(half);
+        if half == Half::Not {
+            return;
         }
         all.set(all.get().wrapping_add(1));
-        let (tick, twice) = (Turns::tick(now), size.saturating_mul(2));
-        let soon = tick.wrapping_sub(self.at) <= SOON;
-        // Those who had one since share the cache.
-        let fits = u64::from(twice) * u64::from(all.get().wrapping_sub(self.all)) <= CACHED;
+        // Those who had one since share the processors and their cache.
+        let (tick, others) = (Turns::tick(now), all.get().wrapping_sub(self.all));
+        let soon = if half == Half::Whole { SOON } else { SOON_HALF.saturating_mul(others) };
+        let is_soon = tick.wrapping_sub(self.at) <= soon;
+        let fits = u64::from(size) * 2 * u64::from(others) <= CACHED;
         (self.at, self.all) = (tick, all.get());
-        self.count = if soon && fits { self.count.saturating_add(1) } else { 0 };
-        (self.count >= TURNS).then_some(twice)
+        self.count = if is_soon && fits { self.count.saturating_add(1) } else { 0 };
     }
+
+    /// There have been enough of them: the ring should have twice its size. Says so once for each.
+    #[inline]
+    fn are_enough(&mut self) -> bool {
+        let are = self.count >= TURNS;
+        self.count = self.count.min(TURNS - 1);
+        are
+    }
+}
+
+/// A send ring of this size that holds so much.
+fn is_filled(held: u64, size: u32) -> bool {
+    held > u64::from(size / 4 * 3)
 }
 
 /// Sizes of one ring, powers of two in bytes: see the module's drawing.
@@ -196,9 +234,12 @@ impl SocketEnd {
         let presses = held > u64::from(size / 2);
         let mut turns = self.receive_turns.get();
         if presses {
-            turns.begin();
-        } else if held == 0 {
-            need = turns.end(size, &self.program.turns, now).map_or(need, |twice| need.max(twice));
+            turns.begin(Half::Whole);
+        } else {
+            turns.end(Half::of(held), size, &self.program.turns, now);
+        }
+        if turns.are_enough() {
+            need = need.max(size.saturating_mul(2));
         }
         self.receive_turns.set(turns);
         if self.sizes.get().receive.wanted(size, need, presses).is_none() {
@@ -211,18 +252,42 @@ impl SocketEnd {
     #[inline]
     pub(super) fn fit_send(&self, mut need: u32, now: Time) -> bool {
         let size = self.send.get().size;
-        let held = self.written.get().saturating_sub(self.freed.get());
+        let filled = is_filled(self.written.get().saturating_sub(self.freed.get()), size);
+        let mut turns = self.send_turns.get();
+        if filled {
+            turns.end(Half::Whole, size, &self.program.turns, now);
+        }
+        let takes_turns = turns.are_enough();
+        self.send_turns.set(turns);
         // However long the path, a ring that the program does not fill is large enough.
-        if held <= u64::from(size / 4 * 3) {
+        if !filled && !takes_turns {
             return false;
         }
-        let mut turns = self.send_turns.get();
-        need = turns.end(size, &self.program.turns, now).map_or(need, |twice| need.max(twice));
-        self.send_turns.set(turns);
+        if takes_turns {
+            need = need.max(size.saturating_mul(2));
+        }
         if self.sizes.get().send.wanted(size, need, true).is_none() {
             return false;
         }
         self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to))
+    }
+
+    /// The send ring will be free up to `position`.
+    #[inline]
+    pub(super) fn on_acknowledged(&self, position: u64, now: Time) {
+        let size = self.send.get().size;
+        let held = self.written.get().saturating_sub(position);
+        if held > u64::from(size / 2) {
+            return;
+        }
+        let mut turns = self.send_turns.get();
+        // The program may have filled it since the engine looked.
+        let written = self.shared().send_tail.load(Ordering::Acquire);
+        if is_filled(written.saturating_sub(self.freed.get()), size) {
+            turns.end(Half::Whole, size, &self.program.turns, now);
+        }
+        turns.begin(Half::of(held));
+        self.send_turns.set(turns);
     }
 
     /// How much of the send ring the program may fill.
@@ -345,15 +410,19 @@ mod tests {
     use super::*;
 
     /// Rings of `size` that take turns one after the other, `pause` between two; what they become.
-    fn become_of(sizes: &[u32], pause: Duration) -> Vec<u32> {
+    fn become_of(sizes: &[u32], half: Half, pause: Duration) -> Vec<u32> {
         let (mut sizes, all) = (sizes.to_vec(), Cell::new(u16::MAX - 7));
         let mut turns = vec![Turns::default(); sizes.len()];
         let mut now = Time::from_millis(1_000);
         for _ in 0..40 {
             for (turns, size) in turns.iter_mut().zip(&mut sizes) {
-                turns.begin();
-                *size = turns.end(*size, &all, now).unwrap_or(*size);
-                assert_eq!(turns.end(*size, &all, now), None, "half a turn is none");
+                turns.begin(Half::Whole);
+                turns.end(half, *size, &all, now);
+                if turns.are_enough() {
+                    *size *= 2;
+                }
+                turns.end(Half::Whole, *size, &all, now);
+                assert!(!turns.are_enough(), "half a turn is none");
                 now += pause;
             }
         }
@@ -363,13 +432,18 @@ mod tests {
     #[test]
     fn who_takes_turns_grows_as_far_as_the_cache_goes() {
         let soon = Duration::from_micros(100);
-        assert_eq!(become_of(&[256 << 10], soon), [4 << 20]);
-        assert_eq!(become_of(&[256 << 10; 8], soon), [512 << 10; 8]);
-        assert_eq!(become_of(&[64 << 10; 64], soon), [64 << 10; 64]);
+        for half in [Half::Whole, Half::Middle] {
+            assert_eq!(become_of(&[256 << 10], half, soon), [4 << 20]);
+            assert_eq!(become_of(&[256 << 10; 8], half, soon), [512 << 10; 8]);
+            assert_eq!(become_of(&[64 << 10; 64], half, soon), [64 << 10; 64]);
+        }
     }
 
     #[test]
     fn turns_now_and_then_are_enough() {
-        assert_eq!(become_of(&[256 << 10], Duration::from_millis(20)), [256 << 10]);
+        let becomes = |half, millis| become_of(&[256 << 10], half, Duration::from_millis(millis))[0];
+        assert_eq!(becomes(Half::Whole, 20), 256 << 10);
+        assert_eq!(becomes(Half::Whole, 4), 4 << 20);
+        assert_eq!(becomes(Half::Middle, 4), 256 << 10, "a slow program");
     }
 }

@@ -355,7 +355,12 @@ impl StreamStage {
             }
             Control::NeedReceive(bytes) => self.needs.0 = *bytes,
             Control::NeedSend(bytes) => self.needs.1 = *bytes,
-            Control::Acknowledged(position) if end.publish_freed(*position) => end.signal(),
+            Control::Acknowledged(position) => {
+                end.on_acknowledged(*position, context.now);
+                if end.publish_freed(*position) {
+                    end.signal();
+                }
+            }
             Control::Urgent(position) => end.publish_urgent(*position),
             Control::Sent(sent) if end.publish_sent(sent) => end.signal(),
             Control::PeerFinished => {
