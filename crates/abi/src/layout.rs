@@ -60,9 +60,9 @@ pub mod engine_state {
     pub const POLLING: u32 = 0;
     /// It sleeps: mark, then ring.
     pub const SLEEPING: u32 = 1;
-    /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots. A program
-    /// that runs on the engine's core and has nothing to do says SLEEPING in its place, and rings, if that
-    /// [is taken](super::EngineWord::takes_back).
+    /// The Linux thread runs: it looks again when Linux is idle or its quantum is over. Ring for urgent slots; for others once,
+    /// from [a moment](super::EngineWord::leave_ns) on. A program that runs on the engine's core and has nothing to do says
+    /// SLEEPING in its place, and rings, if that [is taken](super::EngineWord::takes_back).
     pub const AWAY: u32 = 2;
 }
 
@@ -118,6 +118,9 @@ pub struct EngineWord {
     pub cpu_plus_one: AtomicU32,
     /// While it is away: 1 if a program on its core may say that it has nothing to do ([`engine_state::AWAY`]).
     pub takes_back: AtomicU32,
+    /// While it is away: from when on (CLOCK_MONOTONIC, in nanoseconds) it takes its core back for a mark; 0: not in this
+    /// turn. Who has marked something, and rings for it then or at the end of a piece of work, changes it to 0.
+    pub leave_ns: AtomicU64,
 }
 
 /// The slots of one engine among several: whole words of the summary, so that no two engines take marks from one.

@@ -18,4 +18,4 @@ pub mod stand_in;
 pub use region::{MapError, Region, Span2};
 
 /// Version of layout and messages; daemon and shim must agree exactly.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;

@@ -10,6 +10,9 @@ use scoutline_base::Time;
 
 use crate::sys;
 
+/// A sleep that is to be twice as long at least does not end with a timer that is due so soon.
+const SOON: Duration = Duration::from_micros(200);
+
 /// A timer of CLOCK_MONOTONIC.
 pub(crate) struct Alarm {
     timer: OwnedFd,
@@ -32,7 +35,8 @@ impl Alarm {
 
     /// Sleeps until `fd` is readable, for `limit` at most and perhaps less. Says whether it is.
     pub(crate) fn sleep_on(&mut self, fd: RawFd, now: Time, limit: Duration) -> bool {
-        if self.due <= now || self.due > now + limit {
+        let is_soon = self.due < now + SOON && limit >= 2 * SOON;
+        if self.due <= now || self.due > now + limit || is_soon {
             self.due = now + limit;
             sys::set_timer(self.timer.as_raw_fd(), limit);
         }

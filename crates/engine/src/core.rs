@@ -652,7 +652,12 @@ impl Core {
 
     /// True when something could be done now.
     pub(crate) fn has_input(&self) -> bool {
-        self.nets.iter().any(|net| net.device.has_input()) || self.is_called()
+        self.has_packets() || self.is_called()
+    }
+
+    /// Devices have something.
+    pub(crate) fn has_packets(&self) -> bool {
+        self.nets.iter().any(|net| net.device.has_input())
     }
 
     /// True when something could be done now that nobody outside of the engines asks for.

@@ -79,6 +79,8 @@ pub(crate) struct Loop {
     said_idle: bool,
     /// Too many woken threads have not run yet.
     pressed: bool,
+    /// Devices had more than a look takes, when Linux had the core.
+    crowded: bool,
     stopping: bool,
 }
 
@@ -105,6 +107,7 @@ pub(crate) struct Times {
     pub(crate) slices_idle: u64,
     pub(crate) slices_interrupted: u64,
     pub(crate) slices_given_back: u64,
+    pub(crate) slices_rung: u64,
 }
 
 impl Loop {
@@ -138,6 +141,7 @@ impl Loop {
             unfinished: false,
             said_idle: false,
             pressed: false,
+            crowded: false,
             stopping: false,
         }
     }
@@ -442,6 +446,7 @@ impl Loop {
                             ("linux-slices-ended-idle", self.times.slices_idle),
                             ("linux-slices-interrupted", self.times.slices_interrupted),
                             ("linux-slices-given-back", self.times.slices_given_back),
+                            ("linux-slices-rung", self.times.slices_rung),
                             ("threads-raised", self.core.extension.raises.get()),
                             ("threads-raised-now", raised as u64),
                             ("threads-with-deadline", deadlines as u64),

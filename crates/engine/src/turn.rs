@@ -10,6 +10,10 @@
 //! answers at a time and not fifty (`redis` on one core: 11,500 commands/s, and 28,000 so; the kernel 38,000). Who spins for
 //! what paths bring is woken by nobody.
 //!
+//! Programs on paths are told of the moment, and ring when they mark something from then on ([`Turn::slack`]). So the timer is
+//! needed only for who computes without a call, and for what devices bring meanwhile, and is later while programs ring before
+//! it: set once in many turns instead of in each.
+//!
 //! Left out on purpose: telling programs apart. A turn belongs to all that the core has to run.
 
 use std::time::Duration;
@@ -20,18 +24,47 @@ const LEAST: Duration = Duration::from_micros(50);
 const MOST: Duration = Duration::from_millis(1);
 /// And so far where the core has work all the time, of which the threads that paths wake are a part.
 const MOST_PRESSED: Duration = Duration::from_micros(200);
+/// And so far where programs ring: a turn that they end costs no timer, and does more in one go.
+const MOST_TOLD: Duration = Duration::from_micros(100);
+/// The timer is later than the moment by so much at least: a program that marks something and asks for more all the time rings
+/// first.
+const GRACE: Duration = Duration::from_micros(25);
 
 /// The limit of turns, from one to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turn {
     more: Duration,
+    slack: Duration,
 }
 
 impl Turn {
     /// How long Linux may keep paths of its level waiting in the turn that begins now, if they have had the core for `had`.
     #[inline]
     pub(crate) fn limit(self, had: Duration) -> Duration {
-        had + LEAST + self.more
+        had + LEAST + self.more + self.slack.min(MOST_TOLD)
+    }
+
+    /// By how much the timer may be later.
+    #[inline]
+    pub(crate) fn slack(self) -> Duration {
+        GRACE + self.slack
+    }
+
+    /// Paths that waited have the core so long after the moment: a program has `rung`, or any timer was due, a look's for one. Who
+    /// has not rung by then does not, and in a few turns the timer is there in time.
+    #[inline]
+    pub(crate) fn on_moment(&mut self, rung: bool, late: Duration) {
+        if rung {
+            self.loosen();
+        } else if late >= LEAST {
+            self.slack = Some(self.slack / 4).filter(|&slack| slack >= GRACE).unwrap_or_default();
+        }
+    }
+
+    /// Programs end their turns, by sleeping or a ring.
+    #[inline]
+    fn loosen(&mut self) {
+        self.slack = (self.slack * 2).clamp(LEAST, MOST);
     }
 
     /// The turn has ended by itself, after so long: everything on the core sleeps, as far as is known.
@@ -39,6 +72,7 @@ impl Turn {
     pub(crate) fn on_idle(&mut self, lasted: Duration, had: Duration, paths_wait: bool) {
         if lasted <= had + LEAST {
             self.more = (self.more * 2).clamp(LEAST, MOST);
+            self.loosen();
         } else if paths_wait {
             self.on_interrupted();
         }
@@ -78,14 +112,38 @@ mod tests {
     #[test]
     fn programs_that_sleep_by_themselves_are_left_alone() {
         assert_eq!(Turn::default().limit(HAD), HAD + LEAST);
-        assert_eq!(after_short_ones().limit(HAD), HAD + LEAST + MOST);
+        assert_eq!(after_short_ones().limit(HAD), HAD + LEAST + MOST + MOST_TOLD);
     }
 
     #[test]
     fn a_program_that_does_not_is_interrupted_late_once() {
         let mut turn = after_short_ones();
         turn.on_interrupted();
-        assert_eq!(turn.limit(HAD), HAD + LEAST);
+        assert_eq!(turn.limit(HAD), HAD + LEAST + MOST_TOLD);
+        assert_eq!(turn.slack(), GRACE + MOST);
+        turn.on_moment(false, GRACE + MOST);
+        turn.on_moment(false, GRACE + MOST / 4);
+        turn.on_moment(false, GRACE + MOST / 16);
+        assert_eq!((turn.limit(HAD), turn.slack()), (HAD + LEAST, GRACE));
+    }
+
+    #[test]
+    fn who_computes_is_found_out_by_a_look_before_the_timer() {
+        let mut turn = after_short_ones();
+        (0..3).for_each(|_| turn.on_moment(false, MOST / 2));
+        assert_eq!(turn.slack(), GRACE);
+    }
+
+    #[test]
+    fn the_timer_is_late_while_programs_ring_before_it() {
+        let mut turn = Turn::default();
+        for expected in [50, 100, 200, 400, 800, 1_000, 1_000] {
+            turn.on_moment(true, Duration::ZERO);
+            assert_eq!(turn.slack(), GRACE + Duration::from_micros(expected));
+        }
+        // In the midst of a piece of work.
+        turn.on_moment(false, GRACE);
+        assert_eq!(turn.slack(), GRACE + MOST);
     }
 
     #[test]
@@ -108,11 +166,11 @@ mod tests {
     fn long_turns_count_if_paths_waited() {
         let mut turn = after_short_ones();
         turn.on_idle(MOST, HAD, false);
-        assert_eq!(turn.limit(HAD), HAD + LEAST + MOST);
+        assert_eq!(turn.limit(HAD), HAD + LEAST + MOST + MOST_TOLD);
         turn.on_idle(MOST, HAD, true);
-        assert_eq!(turn.limit(HAD), HAD + LEAST);
+        assert_eq!(turn.limit(HAD), HAD + LEAST + MOST_TOLD);
         // The sentinel may run now and then beside a program that computes (before Linux 6.18): that is no idle core.
         (0..20).for_each(|_| turn.on_idle(MOST, HAD, false));
-        assert_eq!(turn.limit(HAD), HAD + LEAST);
+        assert_eq!(turn.limit(HAD), HAD + LEAST + MOST_TOLD);
     }
 }

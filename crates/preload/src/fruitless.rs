@@ -10,7 +10,7 @@ use scoutline_abi::Region;
 use scoutline_abi::layout::engine_state;
 use scoutline_ring::EngineBell;
 
-use crate::{attach, engines, real, serve, wait};
+use crate::{attach, engines, real, serve, slot, wait};
 
 /// A thread that only asks has found nothing so many times in a row.
 const ROW: u32 = 8;
@@ -38,11 +38,13 @@ struct Last {
 #[inline]
 pub(crate) fn found() {
     LAST.set(Last { row: 0, ..LAST.get() });
+    slot::ring_if_awaited();
 }
 
 /// A call that does not wait has found nothing.
 #[inline]
 pub(crate) fn found_nothing(region: &Region) {
+    slot::ring_if_awaited();
     for (engine, word) in engines::all(region).iter().enumerate() {
         let bell = EngineBell(&word.state);
         if bell.is(engine_state::AWAY)

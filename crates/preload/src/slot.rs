@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use libc::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM};
 use scoutline_abi::Region;
 use scoutline_abi::layout::{
-    SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
+    EngineWord, SLOT_COUNT, Slot, engine_state, slot_flag, slot_kind, slot_request as ask, slot_state as is,
 };
-use scoutline_ring::{EngineBell, bitmap_words};
+use scoutline_ring::{EngineBell, Moment, bitmap_words};
 
 use crate::held::{self, Held};
 use crate::lock::Section;
@@ -366,7 +366,11 @@ impl Socket {
     /// As [`Self::tell`], but an engine that has left its core to Linux learns of it when it looks by itself.
     pub(crate) fn tell_unhurried(self) {
         self.region.dirty().set(self.index as usize);
-        wake_engine(self.region, self.engine(), false);
+        let engine = self.engine();
+        let word = &self.region.header().engines[engine];
+        if EngineBell(&word.state).look_after_mark() != engine_state::AWAY {
+            wake_engine(self.region, engine, false);
+        }
     }
 
     /// The receive side, alone. EAGAIN in a signal handler that has interrupted its own thread there: that goes on only
@@ -588,7 +592,52 @@ pub(crate) fn wake_engine(region: &Region, engine: usize, urgent: bool) {
         engine_state::AWAY if urgent && !(wait::is_on_core_of(word) && serve::is_raised()) => {
             attach::ring(engine);
         }
+        engine_state::AWAY => on_marked_away(word, engine),
         _ => {}
+    }
+}
+
+thread_local! {
+    /// The engine, plus one, that was away when this thread last marked something; 0 once it was rung for that. Perhaps it has
+    /// seen the mark since: the next turn is like this one, so the thread rings in its place, once.
+    static MARKED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A mark that is so late rings at once. Before that the thread goes on to the end of its piece of work: write, shutdown and
+/// close make one packet.
+const IN_PIECE_NS: u64 = 50_000;
+
+/// Something is marked while the engine is away. It would notice by a timer, which costs more than a ring where it runs on a
+/// virtual machine, and ends the turn later.
+#[inline]
+fn on_marked_away(word: &EngineWord, engine: usize) {
+    MARKED.set(engine + 1);
+    ring_awaited(word, engine, IN_PIECE_NS);
+}
+
+/// Between two pieces of work of a thread, before it begins with what it has just found, or found none: the engine has its
+/// core for what was marked, if it takes it back by now.
+#[inline]
+pub(crate) fn ring_if_awaited() {
+    // Where the daemon is another one by now, it may have fewer.
+    if let Some(engine) = MARKED.get().checked_sub(1)
+        && let Some(word) = attach::region().and_then(|region| engines::all(region).get(engine))
+        && EngineBell(&word.state).is(engine_state::AWAY)
+    {
+        ring_awaited(word, engine, 0);
+    }
+}
+
+/// Rings if the moment has been past for so long. What a raised thread has marked: `ring_before_sleep`.
+fn ring_awaited(word: &EngineWord, engine: usize, late: u64) {
+    let word = Moment(&word.leave_ns);
+    if let Some(moment) = word.look()
+        && real::now_ns() >= moment.saturating_add(late)
+        && !serve::is_raised()
+        && word.claim(moment)
+    {
+        MARKED.set(0);
+        attach::ring(engine);
     }
 }
 

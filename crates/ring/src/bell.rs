@@ -15,7 +15,7 @@
 //! The words lie in shared memory: a program that writes nonsense there loses its own wake-ups, and can have the engine come
 //! back early from Linux's turns, as it can by calls; nothing else.
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// How a program wakes an engine that sleeps. The word is the engine's; programs may only change `sleeping` to `polling`,
 /// and `away` to `sleeping`, and ring when they have.
@@ -49,6 +49,31 @@ impl EngineBell<'_> {
     #[inline]
     pub fn claim(self, sleeping: u32, polling: u32) -> bool {
         self.0.compare_exchange(sleeping, polling, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// When an engine that is away takes its core back for a mark, by a clock that both sides have; zero: not in this turn. One
+/// ring is enough for a turn, so whoever rings writes zero. It is a hint: the engine has a timer besides.
+#[derive(Clone, Copy)]
+pub struct Moment<'a>(pub &'a AtomicU64);
+
+impl Moment<'_> {
+    /// Before the engine says that it is away.
+    #[inline]
+    pub fn publish(self, nanoseconds: u64) {
+        self.0.store(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// When it is, in this turn.
+    #[inline]
+    pub fn look(self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&moment| moment != 0)
+    }
+
+    /// True for one of all that find this moment past, if its turn is not over.
+    #[inline]
+    pub fn claim(self, moment: u64) -> bool {
+        self.0.compare_exchange(moment, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

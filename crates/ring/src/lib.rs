@@ -14,7 +14,7 @@ mod pool;
 mod stream;
 mod sync;
 
-pub use bell::{EngineBell, SleeperBell};
+pub use bell::{EngineBell, Moment, SleeperBell};
 pub use bitmap::{Bitmap, bitmap_words, summary_words};
 pub use block::{Block, BlockOwner};
 pub use copy::{copy, copy_slice};

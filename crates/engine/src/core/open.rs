@@ -19,7 +19,7 @@ use scoutline_proto::interface::InterfaceConfig;
 use scoutline_proto::tcp::isn::Secret;
 use scoutline_proto::tcp::{Config, Tcp};
 use scoutline_proto::{Bindings, Interface, Offload};
-use scoutline_ring::{EngineBell, Pool};
+use scoutline_ring::{EngineBell, Moment, Pool};
 use scoutline_sched::transmit::Preemption;
 use scoutline_sched::{Level, Policy, Quantum, Schedule, priority, schedule};
 use scoutline_wire::ethernet;
@@ -354,6 +354,14 @@ impl Core {
         rung.iter()
             .filter_map(word)
             .any(|bell| bell.is(engine_state::SLEEPING) || bell.is(engine_state::POLLING))
+    }
+
+    /// From when on the core is taken back for a program's mark, in the turn of Linux that begins.
+    pub(crate) fn publish_leave(&self, leave: Option<Time>) {
+        let leave = leave.map_or(0, Time::as_nanos);
+        for program in self.programs.values() {
+            Moment(&program.engine_word().leave_ns).publish(leave);
+        }
     }
 
     /// Whether that is taken in the turn of Linux that begins.

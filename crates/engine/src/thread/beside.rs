@@ -16,7 +16,9 @@ use crate::sys;
 /// 15 µs.
 const LINUX_LOOK: Duration = Duration::from_micros(100);
 /// When they do: the receive ring wants to be emptied.
-const LINUX_LOOK_RUNG: Duration = Duration::from_micros(500);
+const LINUX_LOOK_RUNG: Duration = Duration::from_millis(1);
+/// When they do, but the last look left something in it, or paths could have had the core already: programs' marks ring no more.
+const LINUX_LOOK_SOONER: Duration = Duration::from_micros(500);
 /// The least that it sleeps there for a message that is due by its pace.
 const PACED_LOOK: Duration = Duration::from_micros(25);
 /// The sentinel runs within so long on a core that is idle: two switches.
@@ -71,6 +73,7 @@ impl Loop {
         };
         // What a raised thread is in the way of stays until it sleeps.
         self.core.flush_above(if decision.level > ordinary { decision.level } else { Level::Idle }, start);
+        self.core.publish_leave(slice.leave.map(|(leave, _)| leave));
         if !self.leave_core(&decision, start) {
             return;
         }
@@ -85,7 +88,8 @@ impl Loop {
             self.core.ring_put_off();
             let left = slice.quantum(ordinary).saturating_sub(now.since(start));
             let level = slice.decision.level;
-            let leave_at = slice.leave.filter(|_| level == ordinary).map(|(leave, _)| leave);
+            let leave_at =
+                slice.leave.filter(|_| level == ordinary).map(|(leave, _)| self.timer_for(leave, now));
             let rung = self.sleep_beside_linux(level, left, leave_at, now);
             now = clock::now();
             // Before anybody else becomes ready: what Linux had alone is not to be made up for.
@@ -141,6 +145,7 @@ impl Loop {
             self.core.publish(engine_state::SLEEPING);
         }
         self.core.pull(now);
+        self.crowded = self.core.has_packets();
         self.core.listen_to_programs(now);
         self.core.pace(now);
         self.place_linux(now);
@@ -154,11 +159,16 @@ impl Loop {
             against.level = below;
         }
         if self.core.schedule.preempts(&against, now) {
-            if against.level != decision.level && !slice.lent {
+            if against.level != decision.level
+                && !slice.lent
+                && let Some((leave, _)) = slice.leave
+            {
                 if slice.is_late {
                     self.turn.on_interrupted();
                 } else {
                     self.turn.on_pressed(slice.has_woken);
+                    self.turn.on_moment(rung, now.since(leave));
+                    self.times.slices_rung += u64::from(rung);
                 }
             }
             self.times.slices_interrupted += 1;
@@ -179,6 +189,11 @@ impl Loop {
     fn leave_for_paths(&self, level: Level, start: Time) -> Option<(Time, Level)> {
         let below = self.below_linux(level).filter(|_| self.core.schedule.is_idle())?;
         Some((start + self.turn.limit(start.since(self.busy_since)), below))
+    }
+
+    /// When the timer is due for a moment that programs tell us of, if they mark anything from then on.
+    fn timer_for(&self, leave: Time, now: Time) -> Time {
+        if leave <= now { leave } else { leave + self.turn.slack() }
     }
 
     /// A program that rang in this turn has said that it has nothing to do: paths of Linux's own level interrupt the turn
@@ -240,7 +255,11 @@ impl Loop {
     /// Sleeps for as long as nobody needs the engine before Linux at this level is through, and `left` at most; paths of
     /// its own level need it from `leave` on. Says whether a program has rung.
     fn sleep_beside_linux(&mut self, level: Level, left: Duration, leave: Option<Time>, now: Time) -> bool {
-        let look = if self.core.all_important_ring() { LINUX_LOOK_RUNG } else { LINUX_LOOK };
+        let look = match self.core.all_important_ring() {
+            true if self.crowded || leave.is_some_and(|leave| leave <= now) => LINUX_LOOK_SOONER,
+            true => LINUX_LOOK_RUNG,
+            false => LINUX_LOOK,
+        };
         let due = |at: Option<Time>| at.filter(|&at| at > now).map_or(left, |at| at.since(now));
         // What is no more important than the thread that runs waits until that sleeps, which it tells us.
         let bells = match leave {
