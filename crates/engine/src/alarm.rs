@@ -43,3 +43,51 @@ impl Alarm {
         sys::wait_for_either(fd, self.timer.as_raw_fd())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::clock;
+
+    const LONG: Duration = Duration::from_secs(5);
+
+    /// An alarm that is set, by a sleep of so long that ended at once, and a bell that is silent by now.
+    fn set_for(limit: Duration) -> (Alarm, UnixStream, UnixStream) {
+        let mut alarm = Alarm::new().unwrap();
+        let (mut silent, mut bell) = UnixStream::pair().unwrap();
+        bell.write_all(&[1]).unwrap();
+        assert!(alarm.sleep_on(silent.as_raw_fd(), clock::now(), limit), "rung");
+        silent.read_exact(&mut [0]).unwrap();
+        (alarm, silent, bell)
+    }
+
+    #[test]
+    fn a_timer_that_is_due_in_time_is_not_set_anew() {
+        let (mut alarm, silent, _bell) = set_for(Duration::from_millis(500));
+        let (now, due) = (clock::now(), alarm.due);
+        assert!(!alarm.sleep_on(silent.as_raw_fd(), now, LONG), "silent");
+        assert!(alarm.due == due && clock::now() >= due);
+    }
+
+    #[test]
+    fn a_long_sleep_does_not_end_with_a_timer_that_is_due_soon() {
+        let (mut alarm, silent, _bell) = set_for(LONG);
+        // As one that was set a while ago.
+        alarm.due = clock::now() + SOON / 2;
+        let limit = 3 * SOON;
+        let now = clock::now();
+        assert!(!alarm.sleep_on(silent.as_raw_fd(), now, limit), "silent");
+        assert!(alarm.due == now + limit && clock::now() >= alarm.due);
+    }
+
+    #[test]
+    fn a_timer_that_is_due_too_late_is_set_anew() {
+        let (mut alarm, silent, _bell) = set_for(LONG);
+        let now = clock::now();
+        assert!(!alarm.sleep_on(silent.as_raw_fd(), now, SOON), "silent");
+        assert!(alarm.due == now + SOON && clock::now() >= alarm.due);
+    }
+}

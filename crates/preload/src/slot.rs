@@ -615,8 +615,8 @@ fn on_marked_away(word: &EngineWord, engine: usize) {
     ring_awaited(word, engine, IN_PIECE_NS);
 }
 
-/// Between two pieces of work of a thread, before it begins with what it has just found, or found none: the engine has its
-/// core for what was marked, if it takes it back by now.
+/// Between two pieces of work of a thread, before it begins with what it has just found, or found none, and before it sleeps,
+/// for others may go on: the engine has its core for what was marked, if it takes it back by now.
 #[inline]
 pub(crate) fn ring_if_awaited() {
     // Where the daemon is another one by now, it may have fewer.
@@ -629,12 +629,12 @@ pub(crate) fn ring_if_awaited() {
 }
 
 /// Rings if the moment has been past for so long. What a raised thread has marked: `ring_before_sleep`.
-fn ring_awaited(word: &EngineWord, engine: usize, late: u64) {
-    let word = Moment(&word.leave_ns);
-    if let Some(moment) = word.look()
-        && real::now_ns() >= moment.saturating_add(late)
+fn ring_awaited(word: &EngineWord, engine: usize, late_ns: u64) {
+    let moment = Moment(&word.leave_ns);
+    if let Some(leave_ns) = moment.look()
+        && real::now_ns() >= leave_ns.saturating_add(late_ns)
         && !serve::is_raised()
-        && word.claim(moment)
+        && moment.claim(leave_ns)
     {
         MARKED.set(0);
         attach::ring(engine);
@@ -643,9 +643,10 @@ fn ring_awaited(word: &EngineWord, engine: usize, late: u64) {
 
 /// A thread is about to sleep. If it was raised, the engine may take its core then, and is told: it has not looked for what
 /// is no more important since, and what the thread has marked goes out now. So write, shutdown and close make one
-/// packet. Should the thread not sleep for long, the engine looks by itself.
+/// packet. Should the thread not sleep for long, the engine looks by itself. Any other rings as after a piece of work.
 #[inline]
 pub(crate) fn ring_before_sleep() {
+    ring_if_awaited();
     ring_late();
     if serve::is_raised() {
         ring_if_away();

@@ -60,20 +60,20 @@ pub struct Moment<'a>(pub &'a AtomicU64);
 impl Moment<'_> {
     /// Before the engine says that it is away.
     #[inline]
-    pub fn publish(self, nanoseconds: u64) {
-        self.0.store(nanoseconds, Ordering::Relaxed);
+    pub fn publish(self, leave_ns: u64) {
+        self.0.store(leave_ns, Ordering::Relaxed);
     }
 
     /// When it is, in this turn.
     #[inline]
     pub fn look(self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&moment| moment != 0)
+        Some(self.0.load(Ordering::Relaxed)).filter(|&leave_ns| leave_ns != 0)
     }
 
     /// True for one of all that find this moment past, if its turn is not over.
     #[inline]
-    pub fn claim(self, moment: u64) -> bool {
-        self.0.compare_exchange(moment, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    pub fn claim(self, leave_ns: u64) -> bool {
+        self.0.compare_exchange(leave_ns, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -64,6 +64,7 @@ fn who_is_busy_rings_at_the_moment() {
     let mut server = fixture.start("taskset", &["-c", "0", python.to_str().unwrap(), "-c", ANSWERS]);
     wait_for_line(&mut server, "ready");
     let peer = fixture.connect(7000);
+    peer.set_write_timeout(Some(SOON)).unwrap();
     let before = slices(&fixture);
     thread::scope(|scope| {
         scope.spawn(|| (&peer).write_all(&vec![7; BYTES]).unwrap());

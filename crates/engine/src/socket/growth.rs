@@ -15,8 +15,8 @@
 //! so a program that keeps its lock for ever, or writes garbage there, only keeps its own rings small.
 //!
 //! What stands in a receive ring is copied over (the old ring goes back at once; with a lot in it the growth is put off).
-//! A send ring that has to grow is full, so what stands there stays, below the position of the exchange, until the peer
-//! has acknowledged it. The shim needs to know nothing of that: what it may write is still the size less what is
+//! What stands in a send ring stays there, below the position of the exchange, until the peer has acknowledged it: mostly that
+//! is all it holds. The shim needs to know nothing of that: what it may write is still the size less what is
 //! outstanding. Both rings count in the budget of the class, and a growth leaves most of that to others.
 
 use std::cell::Cell;
@@ -31,8 +31,8 @@ use crate::settings::EngineSettings;
 
 /// The rings that a connection begins with.
 const FIRST: u32 = 64 << 10;
-/// What is copied at most: some ten microseconds of the engine's time.
-const MAX_COPY: u64 = 256 << 10;
+/// What is copied at most: once for a growth, and a fourth of what a burst of 64 long packets has copied anyhow.
+const MAX_COPY: u64 = 1 << 20;
 /// A growth is no reason to refuse connections: so many times as much must be left.
 const LEAVES: u64 = 4;
 /// The least that a program can have.
@@ -40,10 +40,10 @@ const LEAST: u32 = 4 << 10;
 
 /// So many turns in a row, each soon after the one before it, and the ring is what a turn is worth.
 const TURNS: u8 = 4;
-/// Soon, in [`Turns`]' ticks, where the ring was full and empty: 8.4 ms.
-const SOON: u16 = 32;
-/// And where it was more and less than half full: it holds what passes in a millisecond.
-const SOON_HALF: u16 = 2;
+/// Soon, in units of 4.2 ms: turns that are rarer do not limit anybody.
+const SOON: u8 = 2;
+/// In so many units of 0.26 ms a ring's worth passes where what runs on this machine is the limit: 4 Gbit/s at 256 KiB.
+const QUICK: u8 = 2;
 /// What the rings that take turns may hold together, so that a processor's cache does: beyond that copies are slower by
 /// more than the turns cost (8 connections of 4 MiB each sent 23 Gbit/s here, of 512 KiB 37).
 const CACHED: u64 = 4 << 20;
@@ -53,80 +53,95 @@ const CACHED: u64 = 4 << 20;
 /// quick succession is too small, however short the path. A program that is slower than the network never empties its
 /// receive ring, one that is faster never sees its send ring empty: there a larger ring would only hold more.
 ///
-/// But where they run in turn, one may find the other always in the midst of its work, and a full ring half full and full again
-/// (receiving on one core: 256 KiB to the end, at half the throughput of 4 MiB). So that counts, too, while it is so
-/// quick that what runs on this machine is the limit, whoever is the slower one.
+/// But where both run in turn, each may always find the other in the midst of its work, so that the ring is never seen empty
+/// (receiving on one core it stayed at 256 KiB so, at half the throughput of 4 MiB). So a full ring's worth that
+/// passes counts as a turn as well, if it does in next to no time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     /// The first half of one is done.
-    half: Half,
+    half: bool,
     /// In a row.
     count: u8,
-    /// When the last one was over, in ticks; a wrong guess when they wrap, after 17 s, does no harm.
-    at: u16,
-    /// How many all rings of the engine had had by then.
+    /// When the last one was over, in units of 4.2 ms; a wrong guess when they wrap, after a second, does no harm.
+    at: u8,
+    /// When a ring's worth begins to pass, in units of 0.26 ms: they wrap after 67 ms, and four wrong guesses are needed.
+    from_at: u8,
+    /// And where in the stream, in KiB. (Rings for which that wraps too soon grow for no turns.)
+    from: u16,
+    /// How many all rings of the engine had had by the last one.
     all: u16,
 }
 
-/// How far the first half of a turn has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Half {
-    #[default]
-    Not,
-    /// The ring has crossed its middle.
-    Middle,
-    /// It is full or empty.
-    Whole,
-}
-
-impl Half {
-    /// Of an emptying.
-    #[inline]
-    fn of(held: u64) -> Half {
-        if held == 0 { Half::Whole } else { Half::Middle }
-    }
-}
-
 impl Turns {
-    /// 0.26 ms.
-    fn tick(now: Time) -> u16 {
-        (now.as_nanos() >> 18) as u16
+    /// In units of 4.2 and of 0.26 ms.
+    fn ticks(now: Time) -> (u8, u8) {
+        ((now.as_nanos() >> 22) as u8, (now.as_nanos() >> 18) as u8)
+    }
+
+    fn kib(position: u64) -> u16 {
+        (position >> 10) as u16
     }
 
     /// The first half of a turn: a receive ring is full, or a send ring empty.
     #[inline]
-    fn begin(&mut self, half: Half) {
-        self.half = self.half.max(half);
+    pub(super) fn begin(&mut self) {
+        self.half = true;
     }
 
-    /// The second half, at a ring of `size` bytes; `all` counts the turns of the engine's rings.
+    /// The second half, at a ring of `size` bytes, through which all before `position` has passed; `all` counts the turns of the
+    /// engine's rings.
     #[inline]
-    fn end(&mut self, half: Half, size: u32, all: &Cell<u16>, now: Time) {
-        let half = std::mem::take(&mut self.half).min(half);
-        if half == Half::Not {
-            return;
+    fn end(&mut self, position: u64, size: u32, all: &Cell<u16>, now: Time) {
+        if std::mem::take(&mut self.half) {
+            let soon = Turns::ticks(now).0.wrapping_sub(self.at) <= SOON;
+            self.pass(position, now);
+            self.add(soon, size, all, now);
         }
-        all.set(all.get().wrapping_add(1));
-        // Those who had one since share the processors and their cache.
-        let (tick, others) = (Turns::tick(now), all.get().wrapping_sub(self.all));
-        let soon = if half == Half::Whole { SOON } else { SOON_HALF.saturating_mul(others) };
-        let is_soon = tick.wrapping_sub(self.at) <= soon;
-        let fits = u64::from(size) * 2 * u64::from(others) <= CACHED;
-        (self.at, self.all) = (tick, all.get());
-        self.count = if is_soon && fits { self.count.saturating_add(1) } else { 0 };
     }
 
-    /// There have been enough of them: the ring should have twice its size. Says so once for each.
+    /// Whether a ring's worth has passed since the last turn, or since this was looked at.
     #[inline]
-    fn are_enough(&mut self) -> bool {
-        let are = self.count >= TURNS;
+    fn has_passed(self, position: u64, size: u32) -> bool {
+        u32::from(Turns::kib(position).wrapping_sub(self.from)) >= size >> 10
+    }
+
+    /// It has, and the ring is full: a turn, if it took next to no time.
+    #[inline]
+    fn end_full(&mut self, position: u64, size: u32, all: &Cell<u16>, now: Time) {
+        if Turns::ticks(now).1.wrapping_sub(self.from_at) <= QUICK {
+            self.add(true, size, all, now);
+        }
+        self.pass(position, now);
+    }
+
+    #[inline]
+    fn pass(&mut self, position: u64, now: Time) {
+        (self.from, self.from_at) = (Turns::kib(position), Turns::ticks(now).1);
+    }
+
+    fn add(&mut self, soon: bool, size: u32, all: &Cell<u16>, now: Time) {
+        all.set(all.get().wrapping_add(1));
+        // Those who had one since share the cache.
+        let fits = u64::from(size) * 2 * u64::from(all.get().wrapping_sub(self.all)) <= CACHED;
+        (self.at, self.all) = (Turns::ticks(now).0, all.get());
+        self.count = if soon && fits { self.count.saturating_add(1) } else { 0 };
+    }
+
+    /// The size that a ring should have for it to take turns at it, if there have been enough of them, or else `need`.
+    #[inline]
+    fn need(self, need: u32, size: u32) -> u32 {
+        if self.count < TURNS { need } else { need.max(size.saturating_mul(2)) }
+    }
+
+    /// The ring has grown: the next turn tells whether that was enough.
+    #[inline]
+    fn on_grown(&mut self) {
         self.count = self.count.min(TURNS - 1);
-        are
     }
 }
 
-/// A send ring of this size that holds so much.
-fn is_filled(held: u64, size: u32) -> bool {
+/// Where the program waits for room it soon fills its send ring: it is full from three quarters on.
+fn is_full(held: u64, size: u32) -> bool {
     held > u64::from(size / 4 * 3)
 }
 
@@ -228,65 +243,75 @@ impl SocketEnd {
     /// Makes the receive ring larger if it should be, with a need of `need` bytes. True when it did.
     #[inline]
     pub(super) fn fit_receive(&self, need: u32, now: Time) -> bool {
-        let mut need = need.max(self.receive_mark());
-        let size = self.receive.get().size;
-        let held = self.received.get().saturating_sub(self.consumed.get());
+        let (size, consumed) = (self.receive.get().size, self.consumed.get());
+        let held = self.received.get().saturating_sub(consumed);
         let presses = held > u64::from(size / 2);
         let mut turns = self.receive_turns.get();
         if presses {
-            turns.begin(Half::Whole);
-        } else {
-            turns.end(Half::of(held), size, &self.program.turns, now);
-        }
-        if turns.are_enough() {
-            need = need.max(size.saturating_mul(2));
+            turns.begin();
+            if turns.has_passed(consumed, size) {
+                turns.end_full(consumed, size, &self.program.turns, now);
+            }
+        } else if held == 0 {
+            turns.end(consumed, size, &self.program.turns, now);
         }
         self.receive_turns.set(turns);
+        let need = turns.need(need.max(self.receive_mark()), size);
         if self.sizes.get().receive.wanted(size, need, presses).is_none() {
             return false;
         }
-        self.asked_sizes().receive.wanted(size, need, presses).is_some_and(|to| self.grow_receive(to))
+        let grows =
+            self.asked_sizes().receive.wanted(size, need, presses).is_some_and(|to| self.grow_receive(to));
+        if grows {
+            turns.on_grown();
+            self.receive_turns.set(turns);
+        }
+        grows
     }
 
     /// The same of the send ring.
     #[inline]
-    pub(super) fn fit_send(&self, mut need: u32, now: Time) -> bool {
-        let size = self.send.get().size;
-        let filled = is_filled(self.written.get().saturating_sub(self.freed.get()), size);
+    pub(super) fn fit_send(&self, need: u32, now: Time) -> bool {
+        let (size, freed) = (self.send.get().size, self.freed.get());
+        let is_full = is_full(self.written.get().saturating_sub(freed), size);
         let mut turns = self.send_turns.get();
-        if filled {
-            turns.end(Half::Whole, size, &self.program.turns, now);
+        if is_full {
+            turns.end(freed, size, &self.program.turns, now);
+            self.send_turns.set(turns);
         }
-        let takes_turns = turns.are_enough();
-        self.send_turns.set(turns);
+        let takes_turns = turns.count >= TURNS;
         // However long the path, a ring that the program does not fill is large enough.
-        if !filled && !takes_turns {
+        if !is_full && !takes_turns {
             return false;
         }
-        if takes_turns {
-            need = need.max(size.saturating_mul(2));
-        }
+        let need = turns.need(need, size);
         if self.sizes.get().send.wanted(size, need, true).is_none() {
             return false;
         }
-        self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to))
+        let grows = self.asked_sizes().send.wanted(size, need, true).is_some_and(|to| self.grow_send(to));
+        if grows {
+            turns.on_grown();
+            self.send_turns.set(turns);
+        }
+        grows
     }
 
-    /// The send ring will be free up to `position`.
+    /// The send ring will be free up to `position`. The program may have filled it since the engine looked, which then never
+    /// sees it full.
     #[inline]
     pub(super) fn on_acknowledged(&self, position: u64, now: Time) {
         let size = self.send.get().size;
-        let held = self.written.get().saturating_sub(position);
-        if held > u64::from(size / 2) {
+        let mut turns = self.send_turns.get();
+        if !turns.has_passed(position, size) {
             return;
         }
-        let mut turns = self.send_turns.get();
-        // The program may have filled it since the engine looked.
         let written = self.shared().send_tail.load(Ordering::Acquire);
-        if is_filled(written.saturating_sub(self.freed.get()), size) {
-            turns.end(Half::Whole, size, &self.program.turns, now);
+        let held = written.checked_sub(self.freed.get()).filter(|&held| held <= u64::from(size));
+        if held.is_some_and(|held| is_full(held, size)) && !self.has_extents() {
+            turns.end_full(position, size, &self.program.turns, now);
+        } else {
+            turns.pass(position, now);
         }
-        turns.begin(Half::of(held));
         self.send_turns.set(turns);
     }
 
@@ -409,20 +434,31 @@ mod tests {
 
     use super::*;
 
-    /// Rings of `size` that take turns one after the other, `pause` between two; what they become.
-    fn become_of(sizes: &[u32], half: Half, pause: Duration) -> Vec<u32> {
+    const KIB: u32 = 1 << 10;
+
+    /// Rings of these sizes at each of which a turn is taken, `pause` after the one before; what they become. Whole ones, or such
+    /// that are never seen empty.
+    fn become_of(sizes: &[u32], whole: bool, pause: Duration) -> Vec<u32> {
         let (mut sizes, all) = (sizes.to_vec(), Cell::new(u16::MAX - 7));
-        let mut turns = vec![Turns::default(); sizes.len()];
+        let mut turns = vec![(Turns::default(), 1 << 30); sizes.len()];
         let mut now = Time::from_millis(1_000);
         for _ in 0..40 {
-            for (turns, size) in turns.iter_mut().zip(&mut sizes) {
-                turns.begin(Half::Whole);
-                turns.end(half, *size, &all, now);
-                if turns.are_enough() {
-                    *size *= 2;
+            for ((turns, position), size) in turns.iter_mut().zip(&mut sizes) {
+                *position += u64::from(*size);
+                if whole {
+                    turns.begin();
+                    turns.end(*position, *size, &all, now);
+                    let count = turns.count;
+                    turns.end(*position, *size, &all, now);
+                    assert_eq!(turns.count, count, "half a turn is none");
+                } else if turns.has_passed(*position, *size) {
+                    turns.end_full(*position, *size, &all, now);
                 }
-                turns.end(Half::Whole, *size, &all, now);
-                assert!(!turns.are_enough(), "half a turn is none");
+                let need = turns.need(0, *size);
+                if need > 0 {
+                    *size = need;
+                    turns.on_grown();
+                }
                 now += pause;
             }
         }
@@ -431,19 +467,35 @@ mod tests {
 
     #[test]
     fn who_takes_turns_grows_as_far_as_the_cache_goes() {
-        let soon = Duration::from_micros(100);
-        for half in [Half::Whole, Half::Middle] {
-            assert_eq!(become_of(&[256 << 10], half, soon), [4 << 20]);
-            assert_eq!(become_of(&[256 << 10; 8], half, soon), [512 << 10; 8]);
-            assert_eq!(become_of(&[64 << 10; 64], half, soon), [64 << 10; 64]);
+        for (whole, soon) in [(true, 100), (false, 60)] {
+            let soon = Duration::from_micros(soon);
+            assert_eq!(become_of(&[256 * KIB], whole, soon), [4096 * KIB]);
+            assert_eq!(become_of(&[256 * KIB; 8], whole, soon), [512 * KIB; 8]);
+            assert_eq!(become_of(&[64 * KIB; 64], whole, soon), [64 * KIB; 64]);
         }
     }
 
     #[test]
     fn turns_now_and_then_are_enough() {
-        let becomes = |half, millis| become_of(&[256 << 10], half, Duration::from_millis(millis))[0];
-        assert_eq!(becomes(Half::Whole, 20), 256 << 10);
-        assert_eq!(becomes(Half::Whole, 4), 4 << 20);
-        assert_eq!(becomes(Half::Middle, 4), 256 << 10, "a slow program");
+        let becomes = |whole, millis| become_of(&[256 * KIB], whole, Duration::from_millis(millis))[0];
+        assert_eq!(becomes(true, 20), 256 * KIB);
+        assert_eq!(becomes(true, 4), 4096 * KIB);
+        assert_eq!(becomes(false, 4), 256 * KIB, "a slow program");
+    }
+
+    /// A slow program's ring is emptied now and then, and is full in between: neither makes the other's turns more.
+    #[test]
+    fn turns_that_are_not_quick_leave_whole_ones_alone() {
+        let (mut turns, all) = (Turns::default(), Cell::new(0));
+        let mut now = Time::from_millis(1_000);
+        for turn in 1..=TURNS + 1 {
+            now += Duration::from_millis(4);
+            turns.begin();
+            assert!(turns.has_passed(u64::from(turn) << 20, 256 * KIB));
+            turns.end_full(u64::from(turn) << 20, 256 * KIB, &all, now);
+            now += Duration::from_millis(4);
+            turns.end(u64::from(turn) << 20, 256 * KIB, &all, now);
+        }
+        assert_eq!((turns.count, all.get()), (TURNS, u16::from(TURNS) + 1));
     }
 }
