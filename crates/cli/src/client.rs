@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::PidfdFlags;
 use scoutline_abi::api::{Answer, ClassKeys, Graph, PathRow, Reloaded, Request, SettingRow, Stat};
 
 use crate::failure::{Failure, UNREACHABLE, plain};
@@ -141,15 +143,28 @@ impl Client {
         }
     }
 
-    /// Stops the daemon and waits until its socket is gone.
+    /// Stops the daemon and waits until it has ended, and with that given its devices back: who started the next one before that
+    /// would be told that they are another's.
     pub(crate) fn stop(mut self) -> Result<(), Failure> {
+        // Not for one in a process namespace that we do not see into.
+        let daemon = sockopt::socket_peercred(self.stream.get_ref())
+            .and_then(|peer| rustix::process::pidfd_open(peer.pid, PidfdFlags::empty()));
         match self.ask(&Request::Stop)? {
             Answer::Done => {}
             other => return Err(unexpected(&other)),
         }
         let mut rest = String::new();
         let _ = self.stream.read_line(&mut rest); // its end
-        Ok(())
+        let Ok(daemon) = daemon else { return Ok(()) };
+        let patience = Timespec::try_from(PATIENCE).expect("some seconds");
+        match rustix::event::poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&patience)) {
+            Ok(0) => Err(Failure::failed(format!(
+                "the daemon at {} is stopping, but has not ended within {} s (see its log)",
+                self.path.display(),
+                PATIENCE.as_secs()
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -193,6 +193,16 @@ fn a_stopped_daemon_leaves_the_machine_as_it_was() {
     }
 }
 
+/// The next one may have the interface at once.
+#[test]
+fn who_stops_a_daemon_waits_until_it_has_ended() {
+    let mut fixture = Fixture::new(Arm::Paths);
+    let control = fixture.daemon().control().display().to_string();
+    let stop = Command::new(scoutline()).args(["stop", "--control", &control]).output().unwrap();
+    assert!(stop.status.success(), "{}", String::from_utf8_lossy(&stop.stderr));
+    assert!(fixture.daemon().process().check().is_err(), "it runs still");
+}
+
 /// With another control socket it would answer the first one's clients with resets.
 #[test]
 fn a_second_daemon_leaves_an_interface_alone() {
