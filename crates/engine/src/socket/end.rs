@@ -130,8 +130,8 @@ pub(crate) struct SocketEnd {
     urges: Cell<bool>,
 }
 
-// There may be a hundred thousand. With the counts of its `Rc` it takes one of the allocator's pieces of 384 bytes.
-const _: () = assert!(size_of::<SocketEnd>() <= 368);
+// There may be a hundred thousand.
+const _: () = assert!(size_of::<SocketEnd>() <= 360);
 
 impl SocketEnd {
     /// A socket in a fresh slot, without rings; `None` when slots ran out.

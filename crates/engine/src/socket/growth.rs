@@ -48,6 +48,9 @@ const QUICK: u8 = 2;
 /// more than the turns cost (8 connections of 4 MiB each sent 23 Gbit/s here, of 512 KiB 37).
 const CACHED: u64 = 4 << 20;
 
+/// In [`Turns`]' steps.
+const HALF: u8 = 0x80;
+
 /// Whether program and network take turns at a ring: one fills it, the other empties it. Where both are on one core, or
 /// wake each other, a turn costs some tens of microseconds however much it moves; so a ring that is full and empty in
 /// quick succession is too small, however short the path. A program that is slower than the network never empties its
@@ -58,16 +61,14 @@ const CACHED: u64 = 4 << 20;
 /// passes counts as a turn as well, if it does in next to no time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
-    /// The first half of one is done.
-    half: bool,
-    /// In a row.
-    count: u8,
+    /// How many in a row; with [`HALF`], the first half of the next is done.
+    steps: u8,
     /// When the last one was over, in units of 4.2 ms; a wrong guess when they wrap, after a second, does no harm.
     at: u8,
     /// When a ring's worth begins to pass, in units of 0.26 ms: they wrap after 67 ms, and four wrong guesses are needed.
     from_at: u8,
-    /// And where in the stream, in KiB. (Rings for which that wraps too soon grow for no turns.)
-    from: u16,
+    /// And in which of the rings' worths, of which the stream consists.
+    from: u8,
     /// How many all rings of the engine had had by the last one.
     all: u16,
 }
@@ -78,31 +79,37 @@ impl Turns {
         ((now.as_nanos() >> 22) as u8, (now.as_nanos() >> 18) as u8)
     }
 
-    fn kib(position: u64) -> u16 {
-        (position >> 10) as u16
+    /// Of a ring, whose size is a power of two.
+    fn lap(position: u64, size: u32) -> u8 {
+        (position >> size.trailing_zeros()) as u8
+    }
+
+    fn count(self) -> u8 {
+        self.steps & !HALF
     }
 
     /// The first half of a turn: a receive ring is full, or a send ring empty.
     #[inline]
     pub(super) fn begin(&mut self) {
-        self.half = true;
+        self.steps |= HALF;
     }
 
     /// The second half, at a ring of `size` bytes, through which all before `position` has passed; `all` counts the turns of the
     /// engine's rings.
     #[inline]
     fn end(&mut self, position: u64, size: u32, all: &Cell<u16>, now: Time) {
-        if std::mem::take(&mut self.half) {
+        if self.steps & HALF != 0 {
+            self.steps &= !HALF;
             let soon = Turns::ticks(now).0.wrapping_sub(self.at) <= SOON;
-            self.pass(position, now);
+            self.pass(position, size, now);
             self.add(soon, size, all, now);
         }
     }
 
-    /// Whether a ring's worth has passed since the last turn, or since this was looked at.
+    /// Whether another ring's worth passes than at the last turn, or when this was looked at.
     #[inline]
     fn has_passed(self, position: u64, size: u32) -> bool {
-        u32::from(Turns::kib(position).wrapping_sub(self.from)) >= size >> 10
+        Turns::lap(position, size) != self.from
     }
 
     /// It has, and the ring is full: a turn, if it took next to no time.
@@ -111,12 +118,12 @@ impl Turns {
         if Turns::ticks(now).1.wrapping_sub(self.from_at) <= QUICK {
             self.add(true, size, all, now);
         }
-        self.pass(position, now);
+        self.pass(position, size, now);
     }
 
     #[inline]
-    fn pass(&mut self, position: u64, now: Time) {
-        (self.from, self.from_at) = (Turns::kib(position), Turns::ticks(now).1);
+    fn pass(&mut self, position: u64, size: u32, now: Time) {
+        (self.from, self.from_at) = (Turns::lap(position, size), Turns::ticks(now).1);
     }
 
     fn add(&mut self, soon: bool, size: u32, all: &Cell<u16>, now: Time) {
@@ -124,19 +131,20 @@ impl Turns {
         // Those who had one since share the cache.
         let fits = u64::from(size) * 2 * u64::from(all.get().wrapping_sub(self.all)) <= CACHED;
         (self.at, self.all) = (Turns::ticks(now).0, all.get());
-        self.count = if soon && fits { self.count.saturating_add(1) } else { 0 };
+        let count = if soon && fits { TURNS.min(self.count() + 1) } else { 0 };
+        self.steps = self.steps & HALF | count;
     }
 
     /// The size that a ring should have for it to take turns at it, if there have been enough of them, or else `need`.
     #[inline]
     fn need(self, need: u32, size: u32) -> u32 {
-        if self.count < TURNS { need } else { need.max(size.saturating_mul(2)) }
+        if self.count() < TURNS { need } else { need.max(size.saturating_mul(2)) }
     }
 
     /// The ring has grown: the next turn tells whether that was enough.
     #[inline]
     fn on_grown(&mut self) {
-        self.count = self.count.min(TURNS - 1);
+        self.steps = self.steps & HALF | self.count().min(TURNS - 1);
     }
 }
 
@@ -279,7 +287,7 @@ impl SocketEnd {
             turns.end(freed, size, &self.program.turns, now);
             self.send_turns.set(turns);
         }
-        let takes_turns = turns.count >= TURNS;
+        let takes_turns = turns.count() >= TURNS;
         // However long the path, a ring that the program does not fill is large enough.
         if !is_full && !takes_turns {
             return false;
@@ -310,7 +318,7 @@ impl SocketEnd {
         if held.is_some_and(|held| is_full(held, size)) && !self.has_extents() {
             turns.end_full(position, size, &self.program.turns, now);
         } else {
-            turns.pass(position, now);
+            turns.pass(position, size, now);
         }
         self.send_turns.set(turns);
     }
@@ -448,9 +456,9 @@ mod tests {
                 if whole {
                     turns.begin();
                     turns.end(*position, *size, &all, now);
-                    let count = turns.count;
+                    let count = turns.count();
                     turns.end(*position, *size, &all, now);
-                    assert_eq!(turns.count, count, "half a turn is none");
+                    assert_eq!(turns.count(), count, "half a turn is none");
                 } else if turns.has_passed(*position, *size) {
                     turns.end_full(*position, *size, &all, now);
                 }
@@ -496,6 +504,6 @@ mod tests {
             now += Duration::from_millis(4);
             turns.end(u64::from(turn) << 20, 256 * KIB, &all, now);
         }
-        assert_eq!((turns.count, all.get()), (TURNS, u16::from(TURNS) + 1));
+        assert_eq!((turns.count(), all.get()), (TURNS, u16::from(TURNS) + 1));
     }
 }
